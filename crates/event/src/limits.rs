@@ -1,0 +1,50 @@
+//! The limits of the contract, in one place.
+
+/// Longest topic name in bytes; the hub's own `dlq.` prefix is not counted.
+pub const MAX_TOPIC_BYTES: usize = 255;
+/// Longest group name in bytes.
+pub const MAX_GROUP_BYTES: usize = 128;
+/// Longest key in bytes.
+pub const MAX_KEY_BYTES: usize = 1024;
+/// Most headers of an event.
+pub const MAX_HEADERS: usize = 64;
+/// Most bytes of all header names and values together.
+pub const MAX_HEADER_BYTES: usize = 16 * 1024;
+/// Most tags, and most `caused_by` ids, of an event.
+pub const MAX_LIST: usize = 256;
+/// Longest tag, and longest `sid`, in bytes.
+pub const MAX_TAG_BYTES: usize = 1024;
+/// Header names that begin so are the hub's own.
+pub const RESERVED_HEADER: &str = "promethean-";
+/// Deepest nesting of JSON.
+pub const MAX_DEPTH: usize = 128;
+/// Most events of one batch.
+pub const MAX_BATCH: usize = 10_000;
+/// Default of `max_event_bytes`.
+pub const DEFAULT_EVENT_BYTES: usize = 1024 * 1024;
+/// Default of `max_frame_bytes`.
+pub const DEFAULT_FRAME_BYTES: usize = 16 * 1024 * 1024;
+/// Most topics or patterns of one subscription.
+pub const MAX_SELECTORS: usize = 1_000;
+/// Most values of one kind in a filter.
+pub const MAX_FILTER_VALUES: usize = 1_000;
+/// Largest integer that every JSON reader keeps exactly (2^53 − 1); times and the like stay below it.
+pub const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
+
+/// The limits an operator may set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Most bytes of one event in its wire form.
+    pub max_event_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_event_bytes: DEFAULT_EVENT_BYTES }
+    }
+}
+
+/// Longest lease, extension and nack delay: 12 hours.
+pub const MAX_LEASE: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
+/// Shortest extension of a lease.
+pub const MIN_EXTENSION: std::time::Duration = std::time::Duration::from_secs(1);

@@ -1,0 +1,237 @@
+//! An event in its wire form: serialised once, at publish, and copied from then on.
+//!
+//! ```text
+//!  wire   {"id":"0199…","seq":42,"ts":1731650000000,"topic":"a.b","key":"k","partition":3,…,"payload":{…}}
+//!          └─── head: id, seq ──┘└────────────────────────── body ──────────────────────────────────────┘
+//!  body   {"ts":1731650000000,"topic":"a.b","key":"k","partition":3,…,"payload":{…}}   is JSON by itself
+//! ```
+//!
+//! The store gives an event its `seq` after the body was written, so the head is put before it on the way out.
+//! Invariants: the body is valid JSON that this crate wrote, the payload is its last member, its bytes are the
+//! publisher's.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{EventId, Millis, Topic, json};
+
+/// An event's place in its topic: 1, 2, 3 …
+pub type Seq = u64;
+
+/// Who made an event's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdOrigin {
+    /// The hub: a fresh UUIDv7, no other event has it.
+    Hub,
+    /// The client: the store has to look whether it is taken.
+    Client,
+}
+
+/// Where things stand in a body. Small enough to be kept beside it in memory and on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spans {
+    /// Offset of the key's JSON text (inside the quotes); 0: no key.
+    pub key_start: u32,
+    /// Length of the key's JSON text.
+    pub key_len: u32,
+    /// Offset of the payload, which ends one byte before the body does.
+    pub payload: u32,
+}
+
+/// An event that waits for its `seq`: stamped, checked, serialised.
+#[derive(Debug, Clone)]
+pub struct NewEvent {
+    /// The id.
+    pub id: EventId,
+    /// Who made the id.
+    pub origin: IdOrigin,
+    /// The event's time.
+    pub ts: Millis,
+    /// The hub's clock at publish.
+    pub appended: Millis,
+    /// The topic.
+    pub topic: Topic,
+    /// Consecutive events of one unit are stored all or none.
+    pub unit: u32,
+    /// Where things stand in `body`.
+    pub spans: Spans,
+    /// The event's JSON without `id` and `seq`.
+    pub body: Bytes,
+}
+
+impl NewEvent {
+    /// The event at its place.
+    pub fn at(self, seq: Seq) -> Event {
+        Event {
+            id: self.id,
+            seq,
+            ts: self.ts,
+            appended: self.appended,
+            topic: self.topic,
+            spans: self.spans,
+            body: self.body,
+        }
+    }
+
+    /// The key.
+    pub fn key(&self) -> Option<Cow<'_, str>> {
+        key(&self.body, self.spans)
+    }
+}
+
+/// An event of the log. Cheap to clone: the bytes are shared.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// The id.
+    pub id: EventId,
+    /// The place in the topic.
+    pub seq: Seq,
+    /// The event's time, the client's where it gave one.
+    pub ts: Millis,
+    /// The hub's clock at publish.
+    pub appended: Millis,
+    /// The topic.
+    pub topic: Topic,
+    /// Where things stand in `body`.
+    pub spans: Spans,
+    /// The event's JSON without `id` and `seq`.
+    pub body: Bytes,
+}
+
+impl Event {
+    /// The key that compaction, order and `latest-by-key` go by.
+    pub fn key(&self) -> Option<Cow<'_, str>> {
+        key(&self.body, self.spans)
+    }
+
+    /// The payload's bytes, as they were sent.
+    pub fn payload(&self) -> &str {
+        let end = self.body.len().saturating_sub(1);
+        let bytes = self.body.get(self.spans.payload as usize..end).unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+
+    /// Whether the payload is `null`: the key is gone.
+    pub fn is_tombstone(&self) -> bool {
+        self.payload() == "null"
+    }
+
+    /// The payload as a `T`.
+    ///
+    /// # Errors
+    /// The payload is not a `T`.
+    pub fn payload_as<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.payload())
+    }
+
+    /// The optional fields, parsed anew at each call.
+    pub fn fields(&self) -> Fields<'_> {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// How many bytes [`Event::write`] appends.
+    pub fn wire_len(&self) -> usize {
+        br#"{"id":"","seq":,"#.len() + 36 + self.seq.checked_ilog10().unwrap_or(0) as usize + 1 + self.body.len() - 1
+    }
+
+    /// Appends the event's JSON.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"id":""#);
+        out.extend_from_slice(self.id.encode(&mut [0; 36]).as_bytes());
+        out.extend_from_slice(br#"","seq":"#);
+        json::write_number(out, self.seq);
+        out.push(b',');
+        out.extend_from_slice(self.body.get(1..).unwrap_or_default());
+    }
+
+    /// The event's JSON.
+    pub fn to_json(&self) -> String {
+        let mut out = Vec::with_capacity(self.wire_len());
+        self.write(&mut out);
+        String::from_utf8(out).unwrap_or_default()
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        (self.id, self.seq, &self.topic, &self.body) == (other.id, other.seq, &other.topic, &other.body)
+    }
+}
+
+impl serde::Serialize for Event {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        RawValue::from_string(self.to_json()).map_err(serde::ser::Error::custom)?.serialize(serializer)
+    }
+}
+
+fn key(body: &[u8], spans: Spans) -> Option<Cow<'_, str>> {
+    if spans.key_start == 0 {
+        return None;
+    }
+    let start = spans.key_start as usize;
+    let end = start + spans.key_len as usize;
+    let inside = std::str::from_utf8(body.get(start..end)?).ok()?;
+    if !inside.contains('\\') {
+        return Some(Cow::Borrowed(inside));
+    }
+    let quoted = std::str::from_utf8(body.get(start - 1..=end)?).ok()?;
+    serde_json::from_str(quoted).ok().map(Cow::Owned)
+}
+
+/// Header names and values, in the order they were sent.
+pub type Headers<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+/// The optional fields of an event.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Fields<'a> {
+    /// The partition.
+    pub partition: u32,
+    /// The publisher's session.
+    #[serde(borrow)]
+    pub sid: Option<Cow<'a, str>>,
+    /// The headers, in the order they were sent.
+    #[serde(borrow, deserialize_with = "headers")]
+    pub headers: Headers<'a>,
+    /// The events this one follows from.
+    pub caused_by: Vec<EventId>,
+    /// The tags.
+    #[serde(borrow)]
+    pub tags: Vec<Cow<'a, str>>,
+}
+
+impl Fields<'_> {
+    /// The value of the header `name`.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(this, _)| this == name).map(|(_, value)| value.as_ref())
+    }
+}
+
+/// Reads a JSON object of strings as pairs, in order; of a name that comes twice, the last.
+pub(crate) fn headers<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Headers<'de>, D::Error> {
+    struct Pairs;
+    impl<'de> serde::de::Visitor<'de> for Pairs {
+        type Value = Headers<'de>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object of strings")
+        }
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            #[derive(Deserialize)]
+            struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+            let mut pairs: Self::Value = Vec::new();
+            while let Some((Text(name), Text(value))) = map.next_entry()? {
+                match pairs.iter().position(|(this, _)| *this == name) {
+                    Some(index) => pairs[index].1 = value,
+                    // One over the limit is enough for the check to refuse it.
+                    None if pairs.len() > crate::limits::MAX_HEADERS => {}
+                    None => pairs.push((name, value)),
+                }
+            }
+            Ok(pairs)
+        }
+    }
+    deserializer.deserialize_map(Pairs)
+}

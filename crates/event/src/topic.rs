@@ -1,0 +1,122 @@
+//! The name of a topic.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Code, Invalid, limits};
+
+const DEAD_LETTER: &str = "dlq.";
+const SNAPSHOT: &str = ".snapshot";
+
+/// A topic's name: dot-separated segments of `A-Z a-z 0-9 _ -`, at most 255 bytes.
+///
+/// The hub's own `dlq.` prefix is not counted, so that every topic can have dead letters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Topic(Arc<str>);
+
+/// Whether `byte` may stand in a topic's segment.
+pub(crate) fn is_segment_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
+}
+
+/// Checks what topics and patterns share: length and that no segment is empty.
+pub(crate) fn check_shape(text: &str) -> Result<(), Invalid> {
+    let counted = text.strip_prefix(DEAD_LETTER).unwrap_or(text);
+    if counted.is_empty() || counted.len() > limits::MAX_TOPIC_BYTES {
+        let message = format!("must have 1 to {} bytes, has {}", limits::MAX_TOPIC_BYTES, counted.len());
+        return Err(Invalid::new(Code::BadTopic, "topic", message));
+    }
+    if text.split('.').any(str::is_empty) {
+        return Err(Invalid::new(
+            Code::BadTopic,
+            "topic",
+            "has an empty segment; write segments separated by single dots, e.g. orders.created",
+        ));
+    }
+    Ok(())
+}
+
+impl Topic {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// `bad_topic` that says what is wrong.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        check_shape(text)?;
+        if let Some(odd) = text.chars().find(|c| *c != '.' && !(c.is_ascii() && is_segment_byte(*c as u8))) {
+            let message = format!("segments may hold only A-Z a-z 0-9 _ -, has {odd:?}");
+            return Err(Invalid::new(Code::BadTopic, "topic", message));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is a topic of dead letters, `dlq.…`.
+    pub fn is_dead_letter(&self) -> bool {
+        self.0.starts_with(DEAD_LETTER)
+    }
+
+    /// Whether this is a snapshot topic, `….snapshot`.
+    pub fn is_snapshot(&self) -> bool {
+        self.0.ends_with(SNAPSHOT)
+    }
+
+    /// The topic its dead letters go to.
+    #[must_use]
+    pub fn dead_letter(&self) -> Topic {
+        Topic(format!("{DEAD_LETTER}{}", self.0).into())
+    }
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Topic({})", self.0)
+    }
+}
+
+impl std::borrow::Borrow<str> for Topic {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl serde::Serialize for Topic {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Topic;
+    use crate::Code;
+
+    #[test]
+    fn a_topic_is_dot_separated_plain_segments() {
+        for good in ["a", "heartbeat.received", "A-9_z.b", &"x".repeat(255), &format!("dlq.{}", "x".repeat(255))] {
+            assert_eq!(Topic::parse(good).map(|t| t.to_string()), Ok(good.to_owned()));
+        }
+        for bad in ["", ".", "a.", ".a", "a..b", "a b", "a/b", "../etc", "é", "a*", "*", "**", "a\0", &"x".repeat(256)]
+        {
+            let refused = Topic::parse(bad).expect_err(bad);
+            assert_eq!((refused.code, refused.field.as_str()), (Code::BadTopic, "topic"));
+        }
+    }
+
+    #[test]
+    fn every_topic_has_a_dead_letter_topic() {
+        let longest = Topic::parse(&"x".repeat(255)).expect("valid");
+        assert_eq!(Topic::parse(longest.dead_letter().as_str()), Ok(longest.dead_letter()));
+        assert!(longest.dead_letter().is_dead_letter() && !longest.is_dead_letter());
+    }
+}

@@ -1,0 +1,222 @@
+//! What a group has done on a topic: one value, small, that says all a restart has to know.
+
+use promethean_event::{EventId, Millis, Seq};
+
+use crate::Ranges;
+
+/// The id and time of an event that is done; none where a hole in the log was passed.
+pub type Mark = Option<(EventId, Millis)>;
+
+/// The done seqs above the floor.
+pub type Done = Ranges<Mark>;
+
+/// An event that was delivered before and is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Its place.
+    pub seq: Seq,
+    /// How often it was delivered without success.
+    pub attempts: u32,
+    /// It waits until then; 0: it does not.
+    pub not_before: Millis,
+}
+
+/// A snapshot start that is under way: events up to `cut` are the latest of their keys.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SnapshotState {
+    /// The snapshot is of this point; live events come after it.
+    pub cut: Seq,
+    /// Snapshot events that are done.
+    pub done: Done,
+}
+
+/// What a group has done on a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GroupState {
+    /// All up to here are done.
+    pub floor: Seq,
+    /// The event at the floor.
+    pub last: Mark,
+    /// What is done above the floor.
+    pub done: Done,
+    /// Delivered before, not done; ascending by seq.
+    pub unfinished: Vec<Unfinished>,
+    /// A snapshot start that is not through.
+    pub snapshot: Option<SnapshotState>,
+    /// How often the cursor was moved by hand; makes what was done before the move distinguishable.
+    pub generation: u64,
+}
+
+const VERSION: u8 = 1;
+
+impl GroupState {
+    /// The state as bytes, for engines that keep bytes. Little-endian, counts before lists.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put(&mut out, self.floor);
+        put_mark(&mut out, self.last);
+        put_done(&mut out, &self.done);
+        put(&mut out, self.unfinished.len() as u64);
+        for one in &self.unfinished {
+            put(&mut out, one.seq);
+            put(&mut out, u64::from(one.attempts));
+            put(&mut out, one.not_before.0);
+        }
+        match &self.snapshot {
+            None => out.push(0),
+            Some(snapshot) => {
+                out.push(1);
+                put(&mut out, snapshot.cut);
+                put_done(&mut out, &snapshot.done);
+            }
+        }
+        put(&mut out, self.generation);
+        out
+    }
+
+    /// The state of these bytes; `None` when they are not one.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes;
+        if take_byte(&mut rest)? != VERSION {
+            return None;
+        }
+        let floor = take(&mut rest)?;
+        let last = take_mark(&mut rest)?;
+        let done = take_done(&mut rest)?;
+        let count = take(&mut rest)?;
+        let mut unfinished = Vec::new();
+        for _ in 0..count {
+            let (seq, attempts, not_before) = (take(&mut rest)?, take(&mut rest)?, take(&mut rest)?);
+            unfinished.push(Unfinished {
+                seq,
+                attempts: u32::try_from(attempts).ok()?,
+                not_before: Millis(not_before),
+            });
+        }
+        let snapshot = match take_byte(&mut rest)? {
+            0 => None,
+            1 => Some(SnapshotState { cut: take(&mut rest)?, done: take_done(&mut rest)? }),
+            _ => return None,
+        };
+        let generation = take(&mut rest)?;
+        rest.is_empty().then_some(Self { floor, last, done, unfinished, snapshot, generation })
+    }
+}
+
+/// LEB128.
+fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_mark(out: &mut Vec<u8>, mark: Mark) {
+    match mark {
+        None => out.push(0),
+        Some((id, ts)) => {
+            out.push(1);
+            out.extend_from_slice(id.as_bytes());
+            put(out, ts.0);
+        }
+    }
+}
+
+fn put_done(out: &mut Vec<u8>, done: &Done) {
+    put(out, done.len() as u64);
+    for (first, last, mark) in done.iter() {
+        put(out, first);
+        put(out, last - first);
+        put_mark(out, mark);
+    }
+}
+
+fn take_byte(rest: &mut &[u8]) -> Option<u8> {
+    let (first, after) = rest.split_first()?;
+    *rest = after;
+    Some(*first)
+}
+
+fn take(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..70).step_by(7) {
+        let byte = take_byte(rest)?;
+        let bits = u64::from(byte & 0x7f);
+        if shift == 63 && bits > 1 {
+            return None;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn take_mark(rest: &mut &[u8]) -> Option<Mark> {
+    match take_byte(rest)? {
+        0 => Some(None),
+        1 => {
+            let (id, after) = rest.split_first_chunk::<16>()?;
+            *rest = after;
+            Some(Some((EventId::from_bytes(*id), Millis(take(rest)?))))
+        }
+        _ => None,
+    }
+}
+
+fn take_done(rest: &mut &[u8]) -> Option<Done> {
+    let count = take(rest)?;
+    let mut done = Done::default();
+    for _ in 0..count {
+        let first = take(rest)?;
+        let last = first.checked_add(take(rest)?)?;
+        done.insert(first, last, take_mark(rest)?);
+    }
+    Some(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn mark() -> impl Strategy<Value = Mark> {
+        proptest::option::of(
+            (any::<[u8; 16]>(), any::<u64>()).prop_map(|(id, ts)| (EventId::from_bytes(id), Millis(ts))),
+        )
+    }
+
+    fn done() -> impl Strategy<Value = Done> {
+        proptest::collection::vec((any::<u32>(), 0_u64..9, mark()), 0..8).prop_map(|all| {
+            all.into_iter().map(|(first, more, mark)| (u64::from(first), u64::from(first) + more, mark)).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_state_reads_back_as_it_was_written(
+            floor in any::<u64>(), last in mark(), above in done(), generation in any::<u64>(),
+            unfinished in proptest::collection::vec((any::<u64>(), any::<u32>(), any::<u64>()), 0..5),
+            snapshot in proptest::option::of((any::<u64>(), done())),
+        ) {
+            let state = GroupState {
+                floor, last, done: above, generation,
+                unfinished: unfinished.into_iter()
+                    .map(|(seq, attempts, due)| Unfinished { seq, attempts, not_before: Millis(due) }).collect(),
+                snapshot: snapshot.map(|(cut, done)| SnapshotState { cut, done }),
+            };
+            let bytes = state.encode();
+            prop_assert_eq!(GroupState::decode(&bytes), Some(state));
+            for cut in 0..bytes.len() {
+                prop_assert_eq!(GroupState::decode(&bytes[..cut]), None);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = GroupState::decode(&bytes);
+        }
+    }
+}

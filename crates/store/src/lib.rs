@@ -1,0 +1,42 @@
+//! The store contracts of Promethean, and the engines behind them.
+//!
+//! [`EventLog`] keeps events, [`GroupStore`] keeps what groups have done with them; an engine is both ([`Store`]).
+//! The contract stands on the traits, with what durability a returned value means. [`suite`](crate::suite!) is the
+//! law every engine must pass: one macro, one named test per case.
+
+mod error;
+mod event_log;
+mod group_state;
+mod group_store;
+pub mod log;
+pub mod memory;
+mod ranges;
+mod settings;
+#[cfg(feature = "suite")]
+pub mod suite;
+
+use std::future::Future;
+use std::pin::Pin;
+
+pub use error::{Error, Result};
+pub use event_log::{Appended, EventLog, KeySnapshot, Outcome, Page, Place, ReadMax, Seek, Start, Tail, TopicInfo};
+pub use group_state::{Done, GroupState, Mark, SnapshotState, Unfinished};
+pub use group_store::{GroupStore, Saved, Version};
+pub use ranges::Ranges;
+pub use settings::{Compaction, Retention, TopicSettings};
+
+/// What an engine's operations return: a boxed future, so that engines can be named at run time only.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// An engine: both contracts over one place.
+pub trait Store: EventLog + GroupStore {
+    /// The engine's name, as the start-up line has it.
+    fn name(&self) -> &'static str;
+
+    /// Finishes what was accepted, syncs it and stops. Later calls fail with [`Error::Closed`].
+    fn close(&self) -> Pending<'_, ()>;
+
+    /// Resolves when the engine can no longer keep its promises (a failed sync, a lost disk), with the reason.
+    /// The process is expected to end then; nothing is retried.
+    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;
+}
