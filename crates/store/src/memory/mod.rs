@@ -1,0 +1,343 @@
+//! The reference engine: everything in memory, gone with the process.
+//!
+//! It is what the other engines are compared with, and what tests and embedded uses without durability run on.
+//! One lock, held for a batch at a time; nothing waits inside it. `OK` means: in memory.
+//! It grows with what is kept in it: retention (see [`TopicSettings`]) is its only bound.
+
+mod topic;
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, btree_map};
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
+use tokio::sync::watch;
+
+use crate::{
+    Appended, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result,
+    Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+};
+use topic::TopicLog;
+
+/// The reference engine. Cheap to clone: clones share one store.
+#[derive(Clone)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+    created: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Index into `logs`.
+    names: HashMap<Topic, usize, RandomState>,
+    logs: Vec<TopicLog>,
+    ids: HashMap<EventId, (u32, Seq), RandomState>,
+    groups: BTreeMap<(Topic, Group), (GroupState, Version)>,
+    settings: HashMap<Topic, TopicSettings, RandomState>,
+    closed: bool,
+}
+
+impl Memory {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self { state: Arc::default(), created: watch::Sender::new(0) }
+    }
+
+    /// Runs `work` on the open store.
+    fn with<'a, T: Send + 'a>(&self, work: impl FnOnce(&mut State) -> T) -> Pending<'a, T> {
+        let mut state = self.state.lock();
+        let result =
+            if state.closed { Err(Error::Closed("the hub is shutting down".to_owned())) } else { Ok(work(&mut state)) };
+        drop(state);
+        Box::pin(ready(result))
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    fn log(&self, topic: &Topic) -> Option<&TopicLog> {
+        self.names.get(topic).map(|&index| &self.logs[index])
+    }
+
+    /// The topic's log, made where it does not exist. A topic exists for others once it had an event.
+    fn log_or_new(&mut self, topic: &Topic) -> usize {
+        if let Some(&index) = self.names.get(topic) {
+            return index;
+        }
+        self.logs.push(TopicLog::new(topic.clone()));
+        self.names.insert(topic.clone(), self.logs.len() - 1);
+        self.logs.len() - 1
+    }
+
+    fn forget_ids(&mut self, ids: Vec<EventId>) {
+        for id in ids {
+            self.ids.remove(&id);
+        }
+    }
+
+    /// Appends one unit: all of it, or nothing with the id that is taken elsewhere.
+    fn append_unit(&mut self, unit: &[NewEvent], outcomes: &mut Vec<Outcome>, touched: &mut Vec<usize>) {
+        let taken = unit.iter().find_map(|event| {
+            let (at, _) = *self.ids.get(&event.id)?;
+            let topic = &self.logs[at as usize].topic;
+            (*topic != event.topic).then(|| (event.id, topic.clone()))
+        });
+        // The same id on two topics within the unit: the second one is the one at fault.
+        let taken = taken.or_else(|| {
+            unit.iter().enumerate().find_map(|(index, event)| {
+                let first = unit[..index].iter().find(|other| other.id == event.id && other.topic != event.topic)?;
+                Some((event.id, first.topic.clone()))
+            })
+        });
+        if let Some((id, topic)) = taken {
+            outcomes.extend(unit.iter().map(|_| Outcome::DuplicateId { id, topic: topic.clone() }));
+            return;
+        }
+        for event in unit.iter().cloned() {
+            let (id, topic) = (event.id, self.log_or_new(&event.topic));
+            let outcome = match self.ids.entry(id) {
+                Entry::Occupied(first) => Appended { id, seq: first.get().1, duplicate: true },
+                Entry::Vacant(free) => {
+                    let seq = self.logs[topic].push(event);
+                    free.insert((u32::try_from(topic).unwrap_or(u32::MAX), seq));
+                    if touched.last() != Some(&topic) {
+                        touched.push(topic);
+                    }
+                    Appended { id, seq, duplicate: false }
+                }
+            };
+            outcomes.push(Outcome::Stored(outcome));
+        }
+    }
+}
+
+impl EventLog for Memory {
+    fn append(&self, events: Vec<NewEvent>) -> Pending<'_, Vec<Outcome>> {
+        let created = self.created.clone();
+        self.with(move |state| {
+            let (mut outcomes, mut touched) = (Vec::with_capacity(events.len()), Vec::new());
+            for unit in events.chunk_by(|one, next| one.unit == next.unit) {
+                state.append_unit(unit, &mut outcomes, &mut touched);
+            }
+            let mut first = false;
+            for topic in touched {
+                first |= state.logs[topic].announce();
+            }
+            if first {
+                created.send_modify(|version| *version += 1);
+            }
+            outcomes
+        })
+    }
+
+    fn read<'a>(&'a self, topic: &'a Topic, from: Seq, max: ReadMax) -> Pending<'a, Vec<Event>> {
+        self.with(|state| state.log(topic).map(|log| log.read(from, max)).unwrap_or_default())
+    }
+
+    fn seek<'a>(&'a self, topic: &'a Topic, to: Seek) -> Pending<'a, Option<Start>> {
+        self.with(|state| {
+            let Some(log) = state.log(topic) else {
+                return (!matches!(to, Seek::AfterId(_))).then(Start::default);
+            };
+            let done = match to {
+                Seek::Earliest => log.first_seq() - 1,
+                Seek::Latest => log.last_seq(),
+                Seek::Ts(ts) => log.before_ts(ts),
+                Seek::AfterId(id) => {
+                    let (at, seq) = *state.ids.get(&id)?;
+                    if state.logs[at as usize].topic != *topic {
+                        return None;
+                    }
+                    seq
+                }
+            };
+            Some(Start { done, last: log.at(done).map(|event| (event.id, event.ts)) })
+        })
+    }
+
+    fn locate<'a>(&'a self, ids: &'a [EventId]) -> Pending<'a, Vec<Option<Place>>> {
+        self.with(|state| {
+            let place = |id: &EventId| {
+                let (at, seq) = *state.ids.get(id)?;
+                let log = &state.logs[at as usize];
+                log.at(seq).map(|event| Place { topic: log.topic.clone(), seq, ts: event.ts })
+            };
+            ids.iter().map(place).collect()
+        })
+    }
+
+    fn latest_by_key<'a>(&'a self, topic: &'a Topic, keys: &'a [String]) -> Pending<'a, Vec<Option<Event>>> {
+        self.with(|state| {
+            let log = state.log(topic);
+            keys.iter().map(|key| log.and_then(|log| log.latest(key)).cloned()).collect()
+        })
+    }
+
+    fn keys<'a>(&'a self, topic: &'a Topic, after: Option<&'a str>, limit: usize) -> Pending<'a, Page<Event>> {
+        self.with(|state| {
+            let Some(log) = state.log(topic) else { return Page { items: Vec::new(), more: false } };
+            let mut items: Vec<Event> = log.live(after).take(limit.saturating_add(1)).cloned().collect();
+            let more = items.len() > limit;
+            items.truncate(limit);
+            Page { items, more }
+        })
+    }
+
+    fn key_snapshot<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Box<dyn KeySnapshot>> {
+        self.with(|state| {
+            let log = state.log(topic);
+            let mut seqs: Vec<Seq> = log.map(|log| log.live(None).map(|event| event.seq).collect()).unwrap_or_default();
+            seqs.reverse();
+            let cut = log.map_or(0, TopicLog::last_seq);
+            Box::new(Snapshot { store: self.clone(), topic: topic.clone(), cut, seqs }) as Box<dyn KeySnapshot>
+        })
+    }
+
+    fn watch(&self, topic: &Topic) -> watch::Receiver<Tail> {
+        let mut state = self.state.lock();
+        let index = state.log_or_new(topic);
+        state.logs[index].watch()
+    }
+
+    fn watch_topics(&self) -> watch::Receiver<u64> {
+        self.created.subscribe()
+    }
+
+    fn topics(&self) -> Pending<'_, Vec<Topic>> {
+        self.with(|state| {
+            let mut names: Vec<Topic> =
+                state.logs.iter().filter(|log| log.exists()).map(|log| log.topic.clone()).collect();
+            names.sort();
+            names
+        })
+    }
+
+    fn info<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Option<TopicInfo>> {
+        self.with(|state| state.log(topic).filter(|log| log.exists()).map(TopicLog::info))
+    }
+
+    fn trim<'a>(&'a self, topic: &'a Topic, before: Seq) -> Pending<'a, ()> {
+        self.with(|state| {
+            if let Some(&index) = state.names.get(topic) {
+                let gone = state.logs[index].trim(before);
+                state.forget_ids(gone);
+            }
+        })
+    }
+
+    fn settings(&self, topic: &Topic) -> TopicSettings {
+        self.state.lock().settings.get(topic).cloned().unwrap_or_default()
+    }
+
+    fn set_settings<'a>(&'a self, topic: &'a Topic, settings: TopicSettings) -> Pending<'a, ()> {
+        self.with(|state| {
+            state.settings.insert(topic.clone(), settings);
+        })
+    }
+
+    fn maintain(&self, now: Millis) -> Pending<'_, ()> {
+        self.with(|state| {
+            for index in 0..state.logs.len() {
+                let Some(settings) = state.settings.get(&state.logs[index].topic) else { continue };
+                let gone = state.logs[index].maintain(settings, now);
+                state.forget_ids(gone);
+            }
+        })
+    }
+
+    fn ready(&self) -> Result<()> {
+        if self.state.lock().closed { Err(Error::Closed("the hub is shutting down".to_owned())) } else { Ok(()) }
+    }
+}
+
+impl GroupStore for Memory {
+    fn load<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<(GroupState, Version)>> {
+        self.with(|state| state.groups.get(&(topic.clone(), group.clone())).cloned())
+    }
+
+    fn compare_and_set<'a>(
+        &'a self,
+        topic: &'a Topic,
+        group: &'a Group,
+        expected: Version,
+        new: GroupState,
+    ) -> Pending<'a, Saved> {
+        self.with(|state| {
+            let slot = state.groups.entry((topic.clone(), group.clone()));
+            match slot {
+                btree_map::Entry::Vacant(free) if expected == 0 => {
+                    free.insert((new, 1));
+                    Saved::Yes(1)
+                }
+                btree_map::Entry::Occupied(mut there) if there.get().1 == expected => {
+                    there.insert((new, expected + 1));
+                    Saved::Yes(expected + 1)
+                }
+                _ => Saved::Conflict,
+            }
+        })
+    }
+
+    fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {
+        self.with(|state| {
+            let of_topic = state.groups.iter().filter(|((this, _), _)| this == topic);
+            of_topic.map(|((_, group), (state, _))| (group.clone(), state.clone())).collect()
+        })
+    }
+
+    fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool> {
+        self.with(|state| state.groups.remove(&(topic.clone(), group.clone())).is_some())
+    }
+}
+
+impl Store for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn close(&self) -> Pending<'_, ()> {
+        self.state.lock().closed = true;
+        Box::pin(ready(Ok(())))
+    }
+
+    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+struct Snapshot {
+    store: Memory,
+    topic: Topic,
+    cut: Seq,
+    /// What is still to come, last first.
+    seqs: Vec<Seq>,
+}
+
+impl KeySnapshot for Snapshot {
+    fn cut(&self) -> Seq {
+        self.cut
+    }
+
+    fn next(&mut self, max: usize) -> Pending<'_, Vec<Event>> {
+        let (seqs, topic) = (&mut self.seqs, &self.topic);
+        self.store.with(|state| {
+            let Some(log) = state.log(topic) else { return Vec::new() };
+            let mut events = Vec::new();
+            while events.len() < max
+                && let Some(seq) = seqs.pop()
+            {
+                events.extend(log.at(seq).cloned());
+            }
+            events
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! One topic of the memory engine.
+//!
+//! Invariants: events are ascending by seq; `latest` has, for each key, the seq of its last event that is still
+//! here; `bytes` is the sum of the events' wire lengths.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Bound;
+
+use promethean_event::{Event, EventId, Millis, NewEvent, Seq, Topic};
+use tokio::sync::watch;
+
+use crate::{ReadMax, Tail, TopicInfo, TopicSettings};
+
+pub(super) struct TopicLog {
+    pub(super) topic: Topic,
+    events: VecDeque<Event>,
+    latest: BTreeMap<String, Seq>,
+    bytes: u64,
+    last: Option<(Seq, EventId, Millis)>,
+    tail: watch::Sender<Tail>,
+    announced: Seq,
+}
+
+impl TopicLog {
+    pub(super) fn new(topic: Topic) -> Self {
+        Self {
+            topic,
+            events: VecDeque::new(),
+            latest: BTreeMap::new(),
+            bytes: 0,
+            last: None,
+            tail: watch::Sender::new(Tail::default()),
+            announced: 0,
+        }
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.last.is_some()
+    }
+
+    pub(super) fn last_seq(&self) -> Seq {
+        self.last.map_or(0, |(seq, _, _)| seq)
+    }
+
+    pub(super) fn first_seq(&self) -> Seq {
+        self.events.front().map_or(self.last_seq() + 1, |event| event.seq)
+    }
+
+    pub(super) fn push(&mut self, event: NewEvent) -> Seq {
+        let event = event.at(self.last_seq() + 1);
+        if let Some(key) = event.key() {
+            match self.latest.get_mut(key.as_ref()) {
+                Some(seq) => *seq = event.seq,
+                None => {
+                    self.latest.insert(key.into_owned(), event.seq);
+                }
+            }
+        }
+        self.last = Some((event.seq, event.id, event.ts));
+        self.bytes += event.wire_len() as u64;
+        self.events.push_back(event);
+        self.last_seq()
+    }
+
+    /// Tells the watchers where the topic ends, if that is news; whether it is the first news of this topic.
+    pub(super) fn announce(&mut self) -> bool {
+        let (before, end) = (self.announced, self.last_seq());
+        self.announced = end;
+        if before != end {
+            self.tail.send_replace(Tail { seq: end });
+        }
+        before == 0 && end > 0
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<Tail> {
+        self.tail.subscribe()
+    }
+
+    /// The index of the first event with `seq ≥ from`.
+    fn index(&self, from: Seq) -> usize {
+        let direct = usize::try_from(from.saturating_sub(self.first_seq())).unwrap_or(usize::MAX);
+        match self.events.get(direct) {
+            // Without holes before it, the place is known.
+            Some(event) if event.seq == from => direct,
+            _ => self.events.partition_point(|event| event.seq < from),
+        }
+    }
+
+    pub(super) fn at(&self, seq: Seq) -> Option<&Event> {
+        self.events.get(self.index(seq)).filter(|event| event.seq == seq)
+    }
+
+    pub(super) fn read(&self, from: Seq, max: ReadMax) -> Vec<Event> {
+        let start = self.index(from);
+        let end = self.events.len().min(start.saturating_add(max.events));
+        let mut bytes = 0;
+        let fits = |event: &&Event| {
+            let first = bytes == 0;
+            bytes += event.body.len();
+            first || bytes <= max.bytes
+        };
+        self.events.range(start..end).take_while(fits).cloned().collect()
+    }
+
+    /// The last seq before the first event whose `ts` is ≥ `ts`.
+    pub(super) fn before_ts(&self, ts: Millis) -> Seq {
+        self.events.iter().find(|event| event.ts >= ts).map_or(self.last_seq(), |event| event.seq - 1)
+    }
+
+    pub(super) fn latest(&self, key: &str) -> Option<&Event> {
+        self.latest.get(key).and_then(|seq| self.at(*seq))
+    }
+
+    /// The latest events of live keys after `after`, by key.
+    pub(super) fn live(&self, after: Option<&str>) -> impl Iterator<Item = &Event> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.latest
+            .range::<str, _>((from, Bound::Unbounded))
+            .filter_map(|(_, seq)| self.at(*seq))
+            .filter(|event| !event.is_tombstone())
+    }
+
+    pub(super) fn info(&self) -> TopicInfo {
+        TopicInfo {
+            topic: self.topic.clone(),
+            events: self.events.len() as u64,
+            bytes: self.bytes,
+            first_seq: self.first_seq(),
+            last_seq: self.last_seq(),
+            last: self.last.map(|(_, id, ts)| (id, ts)),
+        }
+    }
+
+    /// Removes events below `before`; returns their ids.
+    pub(super) fn trim(&mut self, before: Seq) -> Vec<EventId> {
+        let mut gone = Vec::new();
+        while self.events.front().is_some_and(|event| event.seq < before)
+            && let Some(event) = self.events.pop_front()
+        {
+            self.removed(&event);
+            gone.push(event.id);
+        }
+        gone
+    }
+
+    fn removed(&mut self, event: &Event) {
+        self.bytes -= event.wire_len() as u64;
+        if let Some(key) = event.key()
+            && self.latest.get(key.as_ref()) == Some(&event.seq)
+        {
+            self.latest.remove(key.as_ref());
+        }
+    }
+
+    /// Retention, then compaction; returns the ids of what went.
+    pub(super) fn maintain(&mut self, settings: &TopicSettings, now: Millis) -> Vec<EventId> {
+        let retention = settings.retention;
+        let mut keep_from = self.first_seq();
+        let (mut events, mut bytes) = (self.events.len() as u64, self.bytes);
+        for event in &self.events {
+            let old = retention.max_age.is_some_and(|age| now.since(event.appended) > age);
+            let many = retention.max_events.is_some_and(|most| events > most);
+            let big = retention.max_bytes.is_some_and(|most| bytes > most);
+            if !(old || many || big) {
+                break;
+            }
+            keep_from = event.seq + 1;
+            events -= 1;
+            bytes -= event.wire_len() as u64;
+        }
+        let mut gone = self.trim(keep_from);
+        if let Some(compaction) = settings.compaction {
+            let grace = compaction.tombstone_grace;
+            let latest: HashSet<Seq> = self.latest.values().copied().collect();
+            let stays = |event: &Event| {
+                let expired = event.is_tombstone() && now.since(event.appended) > grace;
+                event.key().is_none() || (latest.contains(&event.seq) && !expired)
+            };
+            let (keep, drop): (VecDeque<_>, VecDeque<_>) =
+                std::mem::take(&mut self.events).into_iter().partition(stays);
+            self.events = keep;
+            for event in drop {
+                self.removed(&event);
+                gone.push(event.id);
+            }
+        }
+        gone
+    }
+}
