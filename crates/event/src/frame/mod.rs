@@ -1,1 +1,24 @@
-//! Frames.
+//! The WebSocket frames of the contract: pure text in, values out, and back.
+//!
+//! A hub reads frames with [`decode`] and writes answers and deliveries with the functions of [`write`]; a client does
+//! the reverse with [`ask`] and [`Answer`]. Nothing here knows sockets, tokens or groups' states.
+//!
+//! Invariants: a payload is never parsed into a tree and never re-written, its bytes stay the publisher's; whatever a
+//! frame holds, decoding answers with an [`Invalid`](crate::Invalid) that names the field, and with the `corr` where
+//! there is one; memory stays proportional to the frame.
+
+mod answer;
+pub mod ask;
+mod corr;
+mod decode;
+mod field;
+mod publish;
+mod split;
+mod subscribe;
+pub mod write;
+
+pub use answer::{Answer, Delivered, DeliveryContext, Done, Refusal};
+pub use corr::Corr;
+pub use decode::{Ack, Frame, Ids, Modack, Nack, Named, Op, Request, Settled, decode};
+pub use publish::{Item, Publish};
+pub use subscribe::Subscribe;

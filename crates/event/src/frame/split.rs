@@ -1,0 +1,290 @@
+//! One pass over a frame that checks its JSON and splits it into its fields, each still text.
+//!
+//! Of a field that comes twice the last counts; unknown ones are skipped.
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, de};
+use serde_json::value::RawValue;
+use std::fmt;
+
+use crate::limits;
+
+type Raw<'a> = Option<&'a RawValue>;
+
+macro_rules! split {
+    ($(#[$doc:meta])* $name:ident, $key:ident, $visitor:ident: $($variant:ident $field:ident = $wire:literal,)*) => {
+        $(#[$doc])*
+        #[derive(Debug, Default, Clone, Copy)]
+        pub(super) struct $name<'a> { $(pub(super) $field: Raw<'a>,)* }
+
+        #[derive(Deserialize)]
+        #[serde(field_identifier)]
+        enum $key { $(#[serde(rename = $wire)] $variant,)* #[serde(other)] Other }
+
+        struct $visitor;
+
+        impl<'de> Visitor<'de> for $visitor {
+            type Value = $name<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = $name::default();
+                while let Some(key) = map.next_key()? {
+                    match key {
+                        $($key::$variant => fields.$field = Some(map.next_value()?),)*
+                        $key::Other => { map.next_value::<IgnoredAny>()?; }
+                    }
+                }
+                Ok(fields)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name<'de> {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_map($visitor)
+            }
+        }
+    };
+}
+
+split! {
+    /// What stands beside the payload of an event: `opts`, or the rest of a batch's item.
+    EventFields, EventKey, EventVisitor:
+    Payload payload = "payload", Id id = "id", Ts ts = "ts", Key key = "key", Headers headers = "headers",
+    Tags tags = "tags", CausedBy caused_by = "caused_by", Sid sid = "sid",
+}
+
+split! {
+    /// `opts` of a `SUBSCRIBE`.
+    SubscribeFields, SubscribeKey, SubscribeVisitor:
+    From from = "from", Ts ts = "ts", AfterId after_id = "afterId", Topics topics = "topics",
+    MaxInFlight max_in_flight = "maxInFlight", BatchSize batch_size = "batchSize",
+    AckTimeout ack_timeout = "ackTimeoutMs", MaxAttempts max_attempts = "maxAttempts", Filter filter = "filter",
+    Ordered ordered = "ordered", Batch batch = "batch",
+}
+
+split! {
+    /// `opts.filter` of a `SUBSCRIBE`.
+    FilterFields, FilterKey, FilterVisitor:
+    Tags tags = "tags", Keys keys = "keys", Headers headers = "headers",
+}
+
+/// The fields of a client's frame.
+#[derive(Debug, Default)]
+pub(super) struct FrameFields<'a> {
+    pub(super) op: Raw<'a>,
+    pub(super) corr: Raw<'a>,
+    pub(super) topic: Raw<'a>,
+    pub(super) payload: Raw<'a>,
+    pub(super) opts: Raw<'a>,
+    pub(super) events: Option<Events<'a>>,
+    pub(super) group: Raw<'a>,
+    pub(super) id: Raw<'a>,
+    pub(super) ids: Raw<'a>,
+    pub(super) up_to: Raw<'a>,
+    pub(super) lease: Raw<'a>,
+    pub(super) reason: Raw<'a>,
+    pub(super) delay_ms: Raw<'a>,
+    pub(super) release: Raw<'a>,
+    pub(super) extend_ms: Raw<'a>,
+    pub(super) token: Raw<'a>,
+    pub(super) quiet: Raw<'a>,
+}
+
+/// `events` of a batch, split in the same pass: a batch's payloads are read once.
+#[derive(Debug)]
+pub(super) enum Events<'a> {
+    /// A list of objects; one more than the contract allows is kept so that the check can say so.
+    List(Vec<EventFields<'a>>),
+    /// A list whose entry at this place is no object.
+    BadItem(usize),
+    /// No list at all.
+    NoList,
+    /// `null`: as if it were left out.
+    Null,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier)]
+enum FrameKey {
+    #[serde(rename = "op")]
+    Op,
+    #[serde(rename = "corr")]
+    Corr,
+    #[serde(rename = "topic")]
+    Topic,
+    #[serde(rename = "payload")]
+    Payload,
+    #[serde(rename = "opts")]
+    Opts,
+    #[serde(rename = "events")]
+    Events,
+    #[serde(rename = "group")]
+    Group,
+    #[serde(rename = "id")]
+    Id,
+    #[serde(rename = "ids")]
+    Ids,
+    #[serde(rename = "upTo")]
+    UpTo,
+    #[serde(rename = "lease")]
+    Lease,
+    #[serde(rename = "reason")]
+    Reason,
+    #[serde(rename = "delay_ms")]
+    DelayMs,
+    #[serde(rename = "release")]
+    Release,
+    #[serde(rename = "extend_ms")]
+    ExtendMs,
+    #[serde(rename = "token")]
+    Token,
+    #[serde(rename = "quiet")]
+    Quiet,
+    #[serde(other)]
+    Other,
+}
+
+struct FrameVisitor {
+    /// Whether `events` is split as it is read. Off, a frame is only split and checked.
+    events: bool,
+}
+
+impl<'de> Visitor<'de> for FrameVisitor {
+    type Value = FrameFields<'de>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = FrameFields::default();
+        while let Some(key) = map.next_key()? {
+            let field = match key {
+                FrameKey::Op => &mut fields.op,
+                FrameKey::Corr => &mut fields.corr,
+                FrameKey::Topic => &mut fields.topic,
+                FrameKey::Payload => &mut fields.payload,
+                FrameKey::Opts => &mut fields.opts,
+                FrameKey::Group => &mut fields.group,
+                FrameKey::Id => &mut fields.id,
+                FrameKey::Ids => &mut fields.ids,
+                FrameKey::UpTo => &mut fields.up_to,
+                FrameKey::Lease => &mut fields.lease,
+                FrameKey::Reason => &mut fields.reason,
+                FrameKey::DelayMs => &mut fields.delay_ms,
+                FrameKey::Release => &mut fields.release,
+                FrameKey::ExtendMs => &mut fields.extend_ms,
+                FrameKey::Token => &mut fields.token,
+                FrameKey::Quiet => &mut fields.quiet,
+                FrameKey::Events if self.events => {
+                    fields.events = Some(map.next_value_seed(EventsSeed)?);
+                    continue;
+                }
+                FrameKey::Events => {
+                    map.next_value::<IgnoredAny>()?;
+                    fields.events = Some(Events::NoList);
+                    continue;
+                }
+                FrameKey::Other => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *field = Some(map.next_value()?);
+        }
+        Ok(fields)
+    }
+}
+
+struct EventsSeed;
+
+impl<'de> DeserializeSeed<'de> for EventsSeed {
+    type Value = Events<'de>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for EventsSeed {
+    type Value = Events<'de>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let (mut list, mut bad) = (Vec::new(), None);
+        while list.len() <= limits::MAX_BATCH {
+            match seq.next_element_seed(ItemSeed)? {
+                Some(Some(item)) => list.push(item),
+                Some(None) => {
+                    bad = Some(list.len());
+                    break;
+                }
+                None => return Ok(Events::List(list)),
+            }
+        }
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(bad.map_or(Events::List(list), Events::BadItem))
+    }
+    fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+        Ok(Events::Null)
+    }
+}
+
+struct ItemSeed;
+
+impl<'de> DeserializeSeed<'de> for ItemSeed {
+    type Value = Option<EventFields<'de>>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ItemSeed {
+    type Value = Option<EventFields<'de>>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        EventVisitor.visit_map(map).map(Some)
+    }
+    fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
+/// Splits a frame.
+///
+/// # Errors
+/// The parser's words: not JSON, or not an object.
+pub(super) fn frame(text: &str) -> Result<FrameFields<'_>, serde_json::Error> {
+    split_frame(text, true).or_else(|error| {
+        // `events` may be a thing that the one pass cannot take (a string, 1e400): the rest of the frame still counts.
+        split_frame(text, false).map_err(|_| error)
+    })
+}
+
+fn split_frame(text: &str, events: bool) -> Result<FrameFields<'_>, serde_json::Error> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let fields = reader.deserialize_map(FrameVisitor { events })?;
+    reader.end()?;
+    Ok(fields)
+}
