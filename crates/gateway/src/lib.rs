@@ -1,1 +1,3 @@
-//! Promethean.
+//! The network edge of Promethean: WebSocket, HTTP, ops, auth.
+
+pub mod auth;

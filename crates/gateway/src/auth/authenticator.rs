@@ -1,0 +1,153 @@
+//! From a token to an identity: open mode, the static token, JWTs.
+//!
+//! The static token is tried first, in constant time. What a refusal says never contains any part of the token.
+
+use std::sync::Arc;
+
+use promethean_event::{Code, Millis};
+
+use super::jwks::Jwks;
+use super::jwt::Verifier;
+use super::{Identity, Policy, Secret};
+
+/// Longest token that is looked at: a huge one costs its sender more than the hub.
+const MAX_TOKEN_BYTES: usize = 64 * 1024;
+
+/// How tokens are checked. All `None`: open mode.
+#[derive(Debug, Clone, Default)]
+pub struct AuthConfig {
+    /// `WS_TOKEN`: one token that may do everything.
+    pub static_token: Option<Secret>,
+    /// `JWT_SECRET`: signs HS256 tokens.
+    pub jwt_secret: Option<Secret>,
+    /// `JWT_JWKS_URL`: where the public keys of RS/PS/ES/EdDSA tokens are.
+    pub jwks_url: Option<String>,
+    /// `JWT_AUD`: the audience a JWT must name.
+    pub audience: Option<String>,
+    /// `JWT_ISS`: the issuer a JWT must name.
+    pub issuer: Option<String>,
+    /// What a JWT without `policy` and `scopes` may do. Empty: nothing.
+    pub default_scopes: Vec<String>,
+}
+
+/// A configuration that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{setting}: {reason}")]
+pub struct ConfigError {
+    /// The setting at fault.
+    pub setting: &'static str,
+    /// What is wrong with it and what would be right.
+    pub reason: String,
+}
+
+/// Why a token was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{msg}")]
+pub struct Refusal {
+    /// `no_token`, `bad_token` or `jwt_invalid`.
+    pub code: Code,
+    /// For people.
+    pub msg: String,
+}
+
+impl Refusal {
+    pub(super) fn jwt(msg: impl Into<String>) -> Self {
+        Self { code: Code::JwtInvalid, msg: msg.into() }
+    }
+}
+
+/// Checks tokens. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Authenticator(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    static_token: Option<Secret>,
+    jwt: Option<Verifier>,
+    jwks: Option<Arc<Jwks>>,
+}
+
+impl Authenticator {
+    /// Checks the configuration. Fetches nothing yet: see [`run`](Self::run).
+    ///
+    /// # Errors
+    /// Names the setting that cannot work.
+    pub fn new(config: &AuthConfig) -> Result<Self, ConfigError> {
+        let default_policy = Policy::from_scopes(&config.default_scopes)
+            .map_err(|malformed| ConfigError { setting: "default_scopes", reason: malformed.to_string() })?;
+        let jwks = match &config.jwks_url {
+            Some(url) => {
+                Some(Arc::new(Jwks::new(url).map_err(|reason| ConfigError { setting: "jwt_jwks_url", reason })?))
+            }
+            None => None,
+        };
+        let jwt = (config.jwt_secret.is_some() || jwks.is_some()).then(|| {
+            Verifier::new(
+                config.jwt_secret.as_ref(),
+                jwks.clone(),
+                config.audience.clone(),
+                config.issuer.clone(),
+                default_policy,
+            )
+        });
+        Ok(Self(Arc::new(Inner { static_token: config.static_token.clone(), jwt, jwks })))
+    }
+
+    /// Everybody may do everything.
+    pub fn open() -> Self {
+        Self(Arc::new(Inner { static_token: None, jwt: None, jwks: None }))
+    }
+
+    /// Whether no token is needed. Then the hub must listen on loopback only.
+    pub fn is_open(&self) -> bool {
+        self.0.static_token.is_none() && self.0.jwt.is_none()
+    }
+
+    /// Whether tokens can be checked now.
+    ///
+    /// # Errors
+    /// Why not: the signing keys have not been loaded yet.
+    pub fn ready(&self) -> Result<(), String> {
+        self.0.jwks.as_ref().map_or(Ok(()), |jwks| jwks.ready())
+    }
+
+    /// Loads the signing keys and keeps them fresh, until the last authenticator is gone. Returns at once without JWKS.
+    pub async fn run(&self) {
+        if let Some(jwks) = &self.0.jwks {
+            Jwks::run(Arc::downgrade(jwks)).await;
+        }
+    }
+
+    /// Who brings this token. In open mode everybody, with or without one.
+    ///
+    /// # Errors
+    /// `no_token`, `bad_token` (static token only) or `jwt_invalid` (also when it has expired).
+    pub async fn authenticate(&self, token: Option<&str>) -> Result<Identity, Refusal> {
+        if self.is_open() {
+            return Ok(Identity::wide_open());
+        }
+        let Some(token) = token.filter(|token| !token.is_empty()) else {
+            return Err(Refusal {
+                code: Code::NoToken,
+                msg: "a token is needed: AUTH or Authorization: Bearer".into(),
+            });
+        };
+        if self.0.static_token.as_ref().is_some_and(|secret| secret.equals(token)) {
+            return Ok(Identity::wide_open());
+        }
+        let Some(jwt) = &self.0.jwt else {
+            return Err(Refusal { code: Code::BadToken, msg: "the token is not the one this hub expects".into() });
+        };
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(Refusal::jwt(format!(
+                "the token has {} bytes, at most {MAX_TOKEN_BYTES} are read",
+                token.len()
+            )));
+        }
+        jwt.verify(token, Millis::now()).await
+    }
+}
+
+#[cfg(test)]
+#[path = "authenticator_tests.rs"]
+mod tests;

@@ -1,0 +1,35 @@
+//! Who is on the other side of a connection or request, and what it may do.
+
+use std::sync::Arc;
+
+use promethean_event::Millis;
+
+use super::{LEEWAY, Policy};
+
+/// The result of a successful authentication. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The token's subject, where it has one.
+    pub sub: Option<String>,
+    /// When the token says it ends; `None` for tokens that do not.
+    pub exp: Option<Millis>,
+    /// What it may do.
+    pub policy: Arc<Policy>,
+}
+
+impl Identity {
+    /// Somebody nobody asked for a name, who may do everything: open mode and the static token.
+    pub fn wide_open() -> Self {
+        Self { sub: None, exp: None, policy: Arc::new(Policy::wide_open()) }
+    }
+
+    /// When a live connection ends with `token_expired`: `exp` plus the leeway that also `AUTH` grants.
+    pub fn deadline(&self) -> Option<Millis> {
+        self.exp.map(|exp| exp + LEEWAY)
+    }
+
+    /// Whether the deadline has passed at `now`.
+    pub fn is_expired(&self, now: Millis) -> bool {
+        self.deadline().is_some_and(|deadline| now >= deadline)
+    }
+}

@@ -1,0 +1,160 @@
+//! JSON Web Tokens: signature, time, audience, issuer, and what they allow.
+//!
+//! The configuration says which algorithms count: HS256 with the secret only, RS/PS/ES/EdDSA with a key of the JWKS of
+//! that very kind only. A public key is never used as a secret, whatever the token's header says. Claims are read only
+//! after the signature was verified, and messages never repeat what a token holds.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
+use promethean_event::Millis;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::jwks::Jwks;
+use super::{Identity, LEEWAY, Policy, Refusal, Secret};
+
+/// Longest key id that is looked up.
+const MAX_KID_BYTES: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Verifier {
+    secret: Option<DecodingKey>,
+    jwks: Option<Arc<Jwks>>,
+    audience: Option<String>,
+    issuer: Option<String>,
+    /// For tokens with neither `policy` nor `scopes`.
+    default_policy: Arc<Policy>,
+}
+
+/// The claims that count. `Value` where the type is checked by hand, so that the message names the claim.
+#[derive(Deserialize)]
+struct Claims {
+    sub: Option<Value>,
+    exp: Option<Value>,
+    nbf: Option<Value>,
+    aud: Option<Value>,
+    iss: Option<Value>,
+    policy: Option<Box<RawValue>>,
+    scopes: Option<Value>,
+}
+
+impl Verifier {
+    pub(super) fn new(
+        secret: Option<&Secret>,
+        jwks: Option<Arc<Jwks>>,
+        audience: Option<String>,
+        issuer: Option<String>,
+        default_policy: Policy,
+    ) -> Self {
+        // Already installed is fine: there is one provider in this build.
+        let _ = jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER.install_default();
+        let secret = secret.map(|secret| DecodingKey::from_secret(secret.expose().as_bytes()));
+        Self { secret, jwks, audience, issuer, default_policy: Arc::new(default_policy) }
+    }
+
+    pub(super) async fn verify(&self, token: &str, now: Millis) -> Result<Identity, Refusal> {
+        let header = jsonwebtoken::decode_header(token)
+            .map_err(|_| Refusal::jwt("not a JWT, or signed in a way that this hub does not know"))?;
+        if header.crit.is_some() {
+            return Err(Refusal::jwt("the JWT's header has crit extensions, which this hub does not know"));
+        }
+        let claims = match (&self.secret, &self.jwks) {
+            (Some(secret), _) if header.alg == Algorithm::HS256 => signed_claims(token, secret, Algorithm::HS256)?,
+            (_, Some(jwks)) if is_asymmetric(header.alg) => from_key_set(token, &header, jwks).await?,
+            _ => return Err(Refusal::jwt("the JWT's alg is not one that this hub is configured for")),
+        };
+        self.identity(claims, now)
+    }
+
+    fn identity(&self, claims: Claims, now: Millis) -> Result<Identity, Refusal> {
+        let exp = time_claim(claims.exp.as_ref(), "exp")?.ok_or_else(|| Refusal::jwt("the JWT has no exp"))?;
+        if now >= exp + LEEWAY {
+            return Err(Refusal::jwt("the JWT has expired: bring a new one"));
+        }
+        if time_claim(claims.nbf.as_ref(), "nbf")?.is_some_and(|nbf| now + LEEWAY < nbf) {
+            return Err(Refusal::jwt("the JWT is not valid yet (nbf): compare the clocks"));
+        }
+        if self.audience.as_deref().is_some_and(|wanted| !names(claims.aud.as_ref(), wanted)) {
+            return Err(Refusal::jwt("the JWT is for another audience (aud)"));
+        }
+        if self.issuer.as_deref().is_some_and(|wanted| claims.iss.as_ref().and_then(Value::as_str) != Some(wanted)) {
+            return Err(Refusal::jwt("the JWT is from another issuer (iss)"));
+        }
+        let sub = match claims.sub {
+            None | Some(Value::Null) => None,
+            Some(Value::String(sub)) => Some(sub),
+            Some(_) => return Err(Refusal::jwt("the JWT's sub is not a string")),
+        };
+        let policy = match (claims.policy, claims.scopes) {
+            (Some(policy), _) => Policy::parse(policy.get()).map(Arc::new),
+            (None, Some(scopes)) => Policy::from_scopes(&strings(scopes)?).map(Arc::new),
+            (None, None) => Ok(Arc::clone(&self.default_policy)),
+        };
+        let policy = policy.map_err(|malformed| Refusal::jwt(format!("the JWT's {malformed}")))?;
+        Ok(Identity { sub, exp: Some(exp), policy })
+    }
+}
+
+async fn from_key_set(token: &str, header: &Header, jwks: &Arc<Jwks>) -> Result<Claims, Refusal> {
+    let kid = header.kid.as_deref();
+    if kid.is_some_and(|kid| kid.len() > MAX_KID_BYTES) {
+        return Err(Refusal::jwt(format!("the JWT's kid is longer than {MAX_KID_BYTES} bytes")));
+    }
+    let keys = jwks.keys(kid, header.alg).await.map_err(Refusal::jwt)?;
+    // More than one only where neither the token nor the keys have a kid.
+    let mut refused = Refusal::jwt("no signing key fits the JWT");
+    for key in keys {
+        match signed_claims(token, &key, header.alg) {
+            Ok(claims) => return Ok(claims),
+            Err(refusal) => refused = refusal,
+        }
+    }
+    Err(refused)
+}
+
+fn is_asymmetric(algorithm: Algorithm) -> bool {
+    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+    matches!(algorithm, RS256 | RS384 | RS512 | PS256 | PS384 | PS512 | ES256 | ES384 | EdDSA)
+}
+
+/// Verifies the signature and nothing else: times and names are checked by [`Verifier::identity`].
+fn signed_claims(token: &str, key: &DecodingKey, algorithm: Algorithm) -> Result<Claims, Refusal> {
+    let mut only_signature = Validation::new(algorithm);
+    only_signature.required_spec_claims = HashSet::new();
+    only_signature.validate_exp = false;
+    only_signature.validate_aud = false;
+    match jsonwebtoken::decode::<Claims>(token, key, &only_signature) {
+        Ok(data) => Ok(data.claims),
+        Err(error) => Err(Refusal::jwt(match error.kind() {
+            ErrorKind::InvalidSignature => "the JWT's signature does not verify",
+            ErrorKind::Json(_) | ErrorKind::Utf8(_) => "the JWT's claims are not a JSON object",
+            ErrorKind::InvalidAlgorithm | ErrorKind::InvalidKeyFormat => "the JWT's alg does not fit the signing key",
+            _ => "the JWT cannot be verified",
+        })),
+    }
+}
+
+/// Seconds since the epoch, whole or not.
+fn time_claim(claim: Option<&Value>, name: &str) -> Result<Option<Millis>, Refusal> {
+    let Some(claim) = claim else { return Ok(None) };
+    let millis = claim.as_f64().map(|seconds| seconds * 1000.0).filter(|millis| (0.0..9e15).contains(millis));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was checked above")]
+    millis.map(|millis| Some(Millis(millis as u64))).ok_or_else(|| Refusal::jwt(format!("the JWT's {name} is no time")))
+}
+
+/// Whether an `aud` claim, a string or a list, names `wanted`.
+fn names(claim: Option<&Value>, wanted: &str) -> bool {
+    match claim {
+        Some(Value::String(one)) => one == wanted,
+        Some(Value::Array(many)) => many.iter().any(|one| one.as_str() == Some(wanted)),
+        _ => false,
+    }
+}
+
+fn strings(scopes: Value) -> Result<Vec<String>, Refusal> {
+    serde_json::from_value(scopes).map_err(|_| Refusal::jwt("the JWT's scopes are not a list of strings"))
+}
