@@ -1,3 +1,14 @@
 //! The network edge of Promethean: WebSocket, HTTP, ops, auth.
+//!
+//! A connection's way in: [`listener`] (accept, TLS, slots) → a router (`ws`, `http`, `ops`) → [`auth`] (who is it,
+//! what may it do) → [`limits`] → the bus. What goes wrong comes back through [`rejection`]. [`Hub`] is what all share.
 
 pub mod auth;
+pub mod drain;
+mod hub;
+pub mod limits;
+pub mod listener;
+pub mod rejection;
+pub mod tls;
+
+pub use hub::{EdgeConfig, Hub};

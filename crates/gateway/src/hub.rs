@@ -1,0 +1,61 @@
+//! What every connection and handler of the edge shares.
+
+use std::time::Duration;
+
+use promethean_event::limits::{DEFAULT_EVENT_BYTES, DEFAULT_FRAME_BYTES};
+
+use crate::auth::Authenticator;
+use crate::drain::Drain;
+use crate::limits::Quotas;
+
+/// The shared state of the edge. Put it into an `Arc`.
+#[derive(Debug)]
+pub struct Hub {
+    /// From tokens to identities.
+    pub auth: Authenticator,
+    /// Per-connection and per-topic quotas.
+    pub quotas: Quotas,
+    /// What the operator set.
+    pub config: EdgeConfig,
+    /// Says when the hub ends; whoever must be waited for holds a watch of it.
+    pub drain: Drain,
+}
+
+/// The settings of the edge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EdgeConfig {
+    /// Origins of web pages that may connect, besides the hub's own host and loopback: `https://app.example`.
+    pub allowed_origins: Vec<String>,
+    /// Most bytes of one event.
+    pub max_event_bytes: usize,
+    /// Most bytes of one WebSocket frame, and of one HTTP body.
+    pub max_frame_bytes: usize,
+    /// Most subscriptions of one connection.
+    pub max_subscriptions: usize,
+    /// Most label sets of the metrics; what is over is counted under `_other`.
+    pub metrics_max_series: usize,
+    /// Whether `/metrics` needs no token.
+    pub metrics_public: bool,
+    /// How long a WebSocket may stay without `AUTH`.
+    pub auth_deadline: Duration,
+    /// How often the hub pings.
+    pub ping_every: Duration,
+    /// How long a WebSocket may stay without a pong.
+    pub pong_deadline: Duration,
+}
+
+impl Default for EdgeConfig {
+    fn default() -> Self {
+        Self {
+            allowed_origins: Vec::new(),
+            max_event_bytes: DEFAULT_EVENT_BYTES,
+            max_frame_bytes: DEFAULT_FRAME_BYTES,
+            max_subscriptions: 1_000,
+            metrics_max_series: 10_000,
+            metrics_public: false,
+            auth_deadline: Duration::from_secs(10),
+            ping_every: Duration::from_secs(20),
+            pong_deadline: Duration::from_secs(60),
+        }
+    }
+}
