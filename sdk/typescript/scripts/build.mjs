@@ -1,0 +1,18 @@
+// Builds dist/: the modules with their types (tsc), and sdk.js, everything in one minified file for browsers.
+import { execFileSync } from "node:child_process";
+import { rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const tsc = createRequire(import.meta.url).resolve("typescript/bin/tsc");
+
+rmSync(`${root}dist`, { recursive: true, force: true });
+execFileSync(process.execPath, [tsc, "-p", `${root}tsconfig.json`], { stdio: "inherit", cwd: root });
+await build({
+  entryPoints: [`${root}src/index.ts`],
+  outfile: `${root}dist/sdk.js`,
+  bundle: true, minify: true, format: "esm", target: "es2022", legalComments: "none",
+  mangleProps: /^_/,
+});

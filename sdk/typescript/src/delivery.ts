@@ -1,0 +1,58 @@
+// One event in our hands: what it is, how long, and the three things to do with it.
+import { PromError } from "./error.js";
+import type { Subscription } from "./subscription.js";
+import type { AckOptions, EventRecord, NackOptions } from "./types.js";
+
+export class Delivery<T = unknown> {
+  /** The number of this delivery, from 1. */
+  attempt = 1;
+  maxAttempts?: number;
+  /** Time that was left when it arrived. */
+  ack_deadline_ms?: number;
+  /** The fence: another delivery of the event has another number. */
+  lease?: number;
+  /** Part of a snapshot start: the key's state, not news. */
+  snapshot?: boolean;
+  /** @internal since when we hold it, until when, and where it is: in the queue, in a handler, or handed on */
+  _since = Date.now();
+  /** @internal */ _deadline = Infinity;
+  /** @internal */ _stage: "wait" | "run" | "out" = "wait";
+  /** @internal */ _settled: Promise<void> | undefined;
+  private _abort: AbortController | undefined;
+
+  constructor(readonly event: EventRecord<T>, readonly subscription: Subscription<any>, ctx: object) {
+    this._renew(ctx);
+  }
+
+  /** Aborted when the event is no longer ours (`lease_lost`) or the subscription ends by force. */
+  get signal(): AbortSignal {
+    return (this._abort ??= new AbortController()).signal;
+  }
+
+  /** Done with it. Resolves when the hub has stored that. */
+  ack(options?: AckOptions): Promise<void> {
+    return (this._settled ??= this.subscription._ack(this, options));
+  }
+
+  /** Not done: to be delivered again. */
+  nack(options?: NackOptions): Promise<void> {
+    return (this._settled ??= this.subscription._nack(this, options));
+  }
+
+  /** Holds it for `ms` from now (at least 1 000). */
+  extend(ms: number): Promise<void> {
+    return this.subscription._extend(this, ms);
+  }
+
+  /** @internal */
+  _renew(ctx: object): void {
+    Object.assign(this, ctx);
+    if (this.ack_deadline_ms !== undefined) this._deadline = Date.now() + this.ack_deadline_ms;
+  }
+
+  /** @internal */
+  _lose(why: string): void {
+    this._deadline = 0;
+    this._abort?.abort(new PromError("lease_lost", why));
+  }
+}

@@ -1,0 +1,365 @@
+// What the scenarios cannot see from outside: frames on the wire, bounds, and links that fail in particular ways.
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { EventClient, PromClient, PromError, uuidv7, type ClientOptions, type Delivery } from "../src/index.js";
+import { FakeHub, Refusal } from "./fake-hub.js";
+import { sleep, until } from "./scenarios.js";
+
+let hub: FakeHub;
+const clients: PromClient<any>[] = [];
+const make = (options: ClientOptions | string = {}) => {
+  const client = new PromClient(hub.url, options);
+  clients.push(client);
+  return client;
+};
+const ops = (op: string) => hub.frames.filter((frame) => frame.op === op);
+const codeOf = (promise: Promise<unknown>) => promise.then(() => "no error", (error) => error.code ?? error);
+
+beforeEach(async () => { hub = await new FakeHub().start(); });
+afterEach(async () => {
+  await Promise.all(clients.splice(0).map((client) => client.close({ timeoutMs: 200 })));
+  await hub.kill();
+});
+
+describe("publishing", () => {
+  it("keeps to its window", async () => {
+    const client = make({ window: 3 });
+    let open = 0, most = 0;
+    hub.intercept = async (frame) => {
+      if (frame.op !== "PUBLISH") return;
+      most = Math.max(most, ++open);
+      await sleep(5);
+      open--;
+    };
+    await Promise.all(Array.from({ length: 20 }, (_, n) => client.publish("t", n)));
+    expect(most).toBe(3);
+    expect(hub.log("t").map((event) => event.payload)).toEqual(Array.from({ length: 20 }, (_, n) => n));
+  });
+
+  it("refuses more than maxQueue waiting publishes with queue_full", async () => {
+    const client = make({ window: 1, maxQueue: 2 });
+    const results = await Promise.allSettled([1, 2, 3, 4].map((n) => client.publish("t", n)));
+    expect(results.map((r) => r.status)).toEqual(["fulfilled", "fulfilled", "rejected", "rejected"]);
+    const error = (results[3] as PromiseRejectedResult).reason as PromError;
+    expect([error.code, error.retryable]).toEqual(["queue_full", true]);
+  });
+
+  it("resends an unanswered publish with the same id, so that it is stored once", async () => {
+    const client = make({ backoffMs: [10, 20] });
+    let first = true;
+    hub.intercept = async (frame) => {
+      if (frame.op !== "PUBLISH" || !first) return;
+      first = false;
+      hub.append(frame.topic, frame.payload, frame.opts); // stored, and the answer never arrives
+      for (const conn of hub.conns) conn.socket.terminate();
+      await sleep(10);
+    };
+    const { seq, duplicate } = await client.publish("t", "once");
+    expect([seq, duplicate, hub.log("t").length]).toEqual([1, true, 1]);
+    const [a, b] = ops("PUBLISH");
+    expect(a!.opts.id).toBe(b!.opts.id);
+  });
+
+  it("waits out a hub that is shutting down", async () => {
+    const client = make({ backoffMs: [10, 20] });
+    let draining = true;
+    hub.intercept = (frame) => {
+      if (frame.op !== "PUBLISH" || !draining) return;
+      setTimeout(() => { draining = false; for (const conn of hub.conns) conn.socket.close(1001); }, 20);
+      throw new Refusal("shutting_down", "the hub is draining");
+    };
+    expect((await client.publish("t", 1)).seq).toBe(1);
+  });
+
+  it("tells code, retryable, the pause and the id of a refused publish", async () => {
+    const client = make();
+    hub.intercept = (frame) => { if (frame.op === "PUBLISH") throw new Refusal("rate_limited", "slower", { retry_after_ms: 70 }); };
+    const error: PromError = await client.publish("t", 1).then(() => { throw new Error("was not refused"); }, (e) => e);
+    expect(error).toBeInstanceOf(PromError);
+    expect([error.code, error.retryable, error.retryAfterMs]).toEqual(["rate_limited", true, 70]);
+    expect(error.id).toBe(ops("PUBLISH")[0]!.opts.id);
+    hub.intercept = undefined;
+    expect(await codeOf(client.publish("not a topic", 1))).toBe("bad_topic");
+  });
+
+  it("times out with an unknown outcome, and rejects when closed", async () => {
+    const client = make({ timeoutMs: 50 });
+    await client.connect();
+    hub.mute = true;
+    expect(await codeOf(client.publish("t", 1))).toBe("timeout");
+    const pending = client.publish("t", 2, { timeoutMs: 0 });
+    void client.close({ timeoutMs: 20 });
+    expect(await codeOf(pending)).toBe("closed");
+    expect(await codeOf(client.publish("t", 3))).toBe("closed");
+  });
+
+  it("makes rising UUIDv7 ids", () => {
+    const ids = Array.from({ length: 10_000 }, () => uuidv7());
+    expect(ids.every((id) => /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/.test(id))).toBe(true);
+    expect([...ids].sort()).toEqual(ids);
+    expect(new Set(ids).size).toBe(ids.length);
+    expect(Math.abs(parseInt(ids[0]!.replace("-", "").slice(0, 12), 16) - Date.now())).toBeLessThan(10_000);
+  });
+});
+
+describe("the connection", () => {
+  it("tries again until the hub is there", async () => {
+    await hub.kill();
+    const client = make({ backoffMs: [10, 50] });
+    const connected = client.connect();
+    await sleep(100);
+    await hub.start();
+    await connected;
+    expect(client.state).toBe("open");
+  });
+
+  it("gives up after connectTimeoutMs and names the address", async () => {
+    await hub.kill();
+    const client = make({ backoffMs: [10, 20], connectTimeoutMs: 100 });
+    await expect(client.connect()).rejects.toThrow(/connect_failed.*127\.0\.0\.1/);
+    expect(client.state).toBe("idle");
+    await hub.start();
+  });
+
+  it("notices a link that is dead without a close, by silence", async () => {
+    const client = make({ pingMs: 50, backoffMs: [10, 20] });
+    await client.connect();
+    hub.mute = true;
+    await until("the link is given up", () => client.state === "connecting");
+    hub.mute = false;
+    await until("another link", () => client.state === "open");
+    expect(ops("PING").length).toBeGreaterThan(0);
+  });
+
+  it("gives up on a fixed token that is refused and asks a callback again", async () => {
+    hub.auth = (token) => { if (token !== "good") throw new Refusal("bad_token", "no"); return {}; };
+    expect(await codeOf(make("bad").publish("t", 1))).toBe("bad_token");
+    expect(await codeOf(make().connect())).toBe("unauthorized");
+    const tokens = ["bad", "bad", "good"];
+    const client = make({ token: async () => tokens.shift(), backoffMs: [5, 10] });
+    expect((await client.publish("t", 1)).seq).toBe(1);
+  });
+
+  it("comes back with a fresh token after token_expired closed the connection", async () => {
+    let serial = 0;
+    hub.auth = () => ({ exp: Date.now() / 1000 + (serial === 1 ? 0.2 : 600) });
+    const client = make({ token: () => `t${++serial}`, backoffMs: [5, 10] });
+    const seen: unknown[] = [];
+    await client.subscribe("t", "g", (event) => void seen.push(event.payload));
+    await until("the second token", () => serial >= 2 && client.state === "open");
+    await client.publish("t", 1);
+    await until("the event", () => seen.length === 1);
+    expect(ops("AUTH").map((frame) => frame.token)).toEqual(["t1", "t2"]);
+  });
+
+  it("stops when the token callback gives up with a PromError", async () => {
+    const client = make({ token: () => { throw new PromError("unauthorized", "logged out"); } });
+    expect(await codeOf(client.connect())).toBe("unauthorized");
+  });
+});
+
+describe("subscriptions", () => {
+  it("ask for batches and ack a burst in one frame", async () => {
+    const client = make();
+    const seen: unknown[] = [];
+    await client.publishBatch("t", Array.from({ length: 50 }, (_, n) => ({ payload: n })));
+    await client.subscribe("t", "g", async (event) => void seen.push(event.payload), { from: "earliest" });
+    await until("all are acked", () => hub.group("t", "g", 0).done.size === 50);
+    expect(ops("SUBSCRIBE")[0]!.opts).toEqual({ batch: true, from: "earliest" });
+    expect(ops("ACK").length).toBeLessThan(5);
+    expect(seen).toEqual(Array.from({ length: 50 }, (_, n) => n));
+  });
+
+  it("do not start a second handler for an event that is delivered again while the first one runs", async () => {
+    const client = make({ backoffMs: [10, 20] });
+    let runs = 0;
+    let finish = () => {};
+    await client.subscribe("t", "g", async () => { runs++; await new Promise<void>((resolve) => { finish = resolve; }); });
+    await client.publish("t", 1);
+    await until("the handler", () => runs === 1);
+    for (const conn of hub.conns) conn.socket.terminate();
+    await until("delivered again", () => hub.group("t", "g", 0).attempts.get(1) === 2);
+    await sleep(50);
+    finish();
+    await until("acked on the new connection", () => hub.group("t", "g", 0).done.has(1));
+    expect(runs).toBe(1);
+  });
+
+  it("keep an ack whose answer got lost and send it again", async () => {
+    const client = make({ backoffMs: [10, 20] });
+    let lost = false;
+    hub.intercept = async (frame) => {
+      if (frame.op !== "ACK" || lost) return;
+      lost = true;
+      for (const conn of hub.conns) conn.socket.terminate();
+      await new Promise(() => {});
+    };
+    let runs = 0;
+    const acked: Promise<void>[] = [];
+    await client.subscribe("t", "g", (_event, ctx) => { runs++; acked.push(ctx.ack()); });
+    await client.publish("t", 1);
+    await until("the ack was lost", () => lost);
+    await acked[0];
+    expect([runs, hub.group("t", "g", 0).done.has(1), ops("ACK").length]).toEqual([1, true, 2]);
+  });
+
+  it("hand an event out again when a manual handler let its lease run out", async () => {
+    const client = make();
+    const seen: number[] = [];
+    await client.subscribe("t", "g", (_event, ctx) => { seen.push(ctx.attempt); if (ctx.attempt === 2) void ctx.ack(); }, { manualAck: true, ackTimeoutMs: 100 });
+    await client.publish("t", 1);
+    await until("the second delivery is acked", () => hub.group("t", "g", 0).done.has(1));
+    expect(seen).toEqual([1, 2]);
+  });
+
+  it("tell a handler by its signal that the lease is lost", async () => {
+    const client = make();
+    const reasons: unknown[] = [];
+    hub.intercept = (frame) => { if (frame.op === "MODACK") throw new Refusal("lease_lost", "given to another"); };
+    await client.subscribe("t", "g", (_event, ctx) => new Promise<void>((resolve) => {
+      ctx.signal.addEventListener("abort", () => { reasons.push(ctx.signal.reason.code); resolve(); });
+    }), { ackTimeoutMs: 200 });
+    await client.publish("t", 1);
+    await until("the signal", () => reasons.length === 1);
+    expect(reasons).toEqual(["lease_lost"]);
+  });
+
+  it("extend what waits behind a busy handler", async () => {
+    const client = make();
+    const attempts: number[] = [];
+    await client.publishBatch("t", [{ payload: 1 }, { payload: 2 }, { payload: 3 }]);
+    await client.subscribe("t", "g", async (_event, ctx) => { attempts.push(ctx.attempt); await sleep(400); }, { from: "earliest", ackTimeoutMs: 300, concurrency: 1 });
+    await until("all three", () => hub.group("t", "g", 0).done.size === 3);
+    expect(attempts).toEqual([1, 1, 1]);
+    expect(ops("MODACK").length).toBeGreaterThan(0);
+  });
+
+  it("pause a tail that nobody reads and go on without a gap", async () => {
+    const client = make();
+    const sub = client.subscribe("t", null);
+    await sub.ready;
+    const publisher = make({ window: 1_000 });
+    for (let n = 0; n < 15; n++) await publisher.publishBatch("t", Array.from({ length: 100 }, () => ({ payload: n })));
+    await until("it is paused", () => ops("PAUSE").length === 1);
+    let count = 0;
+    for await (const _ of sub) if (++count === 1_000) break;
+    expect(ops("RESUME").length).toBe(1);
+  });
+
+  it("resume a tail after the last event it saw", async () => {
+    const client = make({ backoffMs: [10, 20] });
+    const seen: unknown[] = [];
+    await client.subscribe("t", null, (event) => void seen.push(event.payload));
+    await client.publish("t", 1);
+    await until("the first", () => seen.length === 1);
+    await hub.kill();
+    hub.append("t", 2);
+    await hub.start();
+    await until("the missed one", () => seen.length === 2);
+    expect(ops("SUBSCRIBE")[1]!.opts).toMatchObject({ from: "afterId", afterId: hub.log("t")[0]!.id });
+  });
+
+  it("release what waits when they end, so that the attempt is not counted", async () => {
+    const client = make();
+    await client.publishBatch("t", [{ payload: 1 }, { payload: 2 }, { payload: 3 }]);
+    let runs = 0;
+    const sub = await client.subscribe("t", "g", async () => { runs++; await sleep(50); }, { from: "earliest", concurrency: 1 });
+    await until("the first runs", () => runs === 1);
+    await sub.unsubscribe();
+    await sub.closed;
+    const group = hub.group("t", "g", 0);
+    expect([runs, group.done.size, group.attempts.get(2), group.attempts.get(3)]).toEqual([1, 1, 0, 0]);
+    expect(ops("UNSUBSCRIBE").length).toBe(1);
+    await client.subscribe("t", "g", () => { runs++; });
+    await until("a new one takes over", () => group.done.size === 3);
+  });
+
+  it("end with the error when the hub refuses them, also later", async () => {
+    const client = make({ backoffMs: [10, 20] });
+    hub.intercept = (frame) => { if (frame.topic === "secret") throw new Refusal("forbidden", "not for you"); };
+    expect(await codeOf(client.subscribe("secret", "g", () => {}))).toBe("forbidden");
+    const sub = client.subscribe("t", "g");
+    await sub.ready;
+    hub.intercept = (frame) => { if (frame.op === "SUBSCRIBE") throw new Refusal("forbidden", "not any more"); };
+    for (const conn of hub.conns) conn.socket.terminate();
+    const reading = (async () => { for await (const _ of sub); })();
+    expect(await codeOf(reading)).toBe("forbidden");
+    expect(((await sub.closed) as PromError).code).toBe("forbidden");
+  });
+
+  it("end with forbidden when a narrower token takes them away", async () => {
+    const client = make();
+    const sub = await client.subscribe("t", "g", () => {});
+    for (const conn of hub.conns) conn.send({ op: "ERR", code: "forbidden", msg: "t::g is not allowed any more", topic: "t", group: "g" });
+    expect(((await sub.closed) as PromError).code).toBe("forbidden");
+  });
+
+  it("wait when the hub limits their rate", async () => {
+    const client = make();
+    let refusals = 2;
+    hub.intercept = (frame) => { if (frame.op === "ACK" && refusals-- > 0) throw new Refusal("rate_limited", "slower", { retry_after_ms: 20 }); };
+    await client.subscribe("t", "g", () => {});
+    await client.publish("t", 1);
+    await until("acked in the end", () => hub.group("t", "g", 0).done.has(1));
+  });
+
+  it("refuse a second one of the same topic and group, and a second reader", async () => {
+    const client = make();
+    await client.subscribe("t", "g", () => {});
+    expect(await codeOf(client.subscribe("t", "g", () => {}))).toBe("already_subscribed");
+    expect(await codeOf(client.unsubscribe("t", "other"))).toBe("not_subscribed");
+    const sub = client.subscribe("u", "g");
+    const reader = sub[Symbol.asyncIterator]();
+    const first = reader.next();
+    await expect(sub[Symbol.asyncIterator]().next()).rejects.toThrow("one iterator");
+    await sub.unsubscribe();
+    expect((await first).done).toBe(true);
+  });
+});
+
+describe("closing", () => {
+  it("lets handlers and publishes finish", async () => {
+    const client = make();
+    let done = 0;
+    await client.subscribe("t", "g", async () => { await sleep(50); done++; });
+    await client.publish("t", 1);
+    await sleep(20);
+    const last = client.publish("u", 2);
+    await client.close();
+    expect([done, hub.group("t", "g", 0).done.has(1), (await last).seq]).toEqual([1, true, 1]);
+  });
+
+  it("comes with await using", async () => {
+    const client = new PromClient(hub.url);
+    await client.publish("t", 1);
+    await client[Symbol.asyncDispose]();
+    expect(client.state).toBe("closed");
+  });
+});
+
+describe("the seed's names", () => {
+  it("PromClient(url, token) connects, publishes, subscribes, unsubscribes, closes", async () => {
+    hub.auth = (token) => { if (token !== "devtoken") throw new Refusal("bad_token", "nope"); return {}; };
+    const client = make("devtoken");
+    await client.connect();
+    const seen: number[] = [];
+    await client.subscribe<{ pid: number }>("heartbeat.received", "ops", (e) => void seen.push(e.payload.pid), { from: "earliest" });
+    await client.publish<{ pid: number }>("heartbeat.received", { pid: 42 }, { tags: ["#stt"] });
+    await until("the heartbeat", () => seen.length === 1);
+    await client.unsubscribe("heartbeat.received", "ops");
+    client.close();
+    expect(seen).toEqual([42]);
+  });
+
+  it("EventClient connects by itself and has modAck", async () => {
+    const client = new EventClient(hub.url, "any");
+    clients.push(client);
+    const held: Delivery[] = [];
+    await client.subscribe("t", "g", (_event, ctx) => void held.push(ctx), { manualAck: true });
+    const { id } = await client.publish("t", 1);
+    await until("the delivery", () => held.length === 1);
+    await client.modAck("t", "g", id, 5_000);
+    await client.ack("t", "g", id);
+    expect(ops("MODACK")[0]).toMatchObject({ topic: "t", group: "g", id, extend_ms: 5_000 });
+    expect(hub.group("t", "g", 0).done.has(1)).toBe(true);
+  });
+});
