@@ -10,6 +10,8 @@ mod jwks;
 mod jwt;
 mod policy;
 mod secret;
+#[cfg(test)]
+mod testing;
 
 use std::time::Duration;
 
