@@ -10,5 +10,6 @@ pub mod limits;
 pub mod listener;
 pub mod rejection;
 pub mod tls;
+pub mod ws;
 
 pub use hub::{EdgeConfig, Hub};

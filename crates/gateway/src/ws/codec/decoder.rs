@@ -1,0 +1,303 @@
+//! From bytes off the socket to messages, in place.
+//!
+//! ```text
+//!  buffer   [ frame ][ frame ][ frame ][ half a frame ……
+//!             └ unmasked, borrowed as messages ┘ ▲ scanned
+//! ```
+//!
+//! Invariants: a frame's announced length is checked before a byte of it is kept, so no peer makes the buffer larger
+//! than the limit; the buffer grows only as bytes arrive, never by what a header claims; after the first violation
+//! nothing more is read. How the stream was cut into reads changes nothing.
+
+use std::ops::Range;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::mask;
+use crate::rejection::Close;
+
+/// What an idle connection keeps, and what a new one starts with.
+const IDLE: usize = 2 * 1024;
+/// Most that is read at once, unless one frame is larger.
+const BURST: usize = 256 * 1024;
+/// Largest header: two bytes, eight of length, four of mask.
+const HEADER: usize = 14;
+/// Largest payload of a control frame.
+const MAX_CONTROL: usize = 125;
+
+/// What a client sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Message<'a> {
+    /// A text, checked to be UTF-8.
+    Text(&'a str),
+    /// A binary message; the contract has none, so its bytes do not matter.
+    Binary,
+    /// A ping, to be answered with the same bytes.
+    Ping(&'a [u8]),
+    /// A pong.
+    Pong,
+    /// The client says goodbye.
+    Close,
+    /// The client broke the protocol; there is no message after this one.
+    Violation(Close),
+}
+
+#[derive(Debug)]
+enum Found {
+    Text(Range<usize>),
+    /// A text that came in fragments.
+    Joined(Vec<u8>),
+    Binary,
+    Ping(Range<usize>),
+    Pong,
+    Close,
+    Violation(Close),
+}
+
+#[derive(Debug)]
+struct Fragments {
+    binary: bool,
+    bytes: Vec<u8>,
+}
+
+/// Reads the messages of one connection.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    limit: usize,
+    buffer: Vec<u8>,
+    /// Everything before this is in `found`.
+    scanned: usize,
+    found: Vec<Found>,
+    /// How many of `found` were handed out.
+    taken: usize,
+    fragments: Option<Fragments>,
+    /// Whole length of the frame at `scanned` where its header is there; what the buffer has to hold next.
+    expected: usize,
+    /// The last read filled all the room it had: there is probably more.
+    filled: bool,
+    dead: bool,
+}
+
+struct Header {
+    fin: bool,
+    opcode: u8,
+    len: usize,
+    mask: [u8; 4],
+    size: usize,
+}
+
+impl Decoder {
+    /// A decoder that refuses messages over `limit` bytes. `first` are bytes that came with the upgrade.
+    pub(crate) fn new(limit: usize, first: &[u8]) -> Self {
+        let mut buffer = Vec::with_capacity(IDLE.max(first.len()));
+        buffer.extend_from_slice(first);
+        let mut decoder = Self {
+            limit,
+            buffer,
+            scanned: 0,
+            found: Vec::new(),
+            taken: 0,
+            fragments: None,
+            expected: 0,
+            filled: false,
+            dead: false,
+        };
+        decoder.scan();
+        decoder
+    }
+
+    /// Whether a message is there.
+    pub(crate) fn has_message(&self) -> bool {
+        self.taken < self.found.len()
+    }
+
+    /// Reads once and finds what messages that completes; `Ok(0)` is the end of the stream.
+    /// To be called only when every message was taken.
+    pub(crate) fn poll_fill<R: AsyncRead + Unpin + ?Sized>(
+        &mut self,
+        reader: &mut R,
+        cx: &mut Context<'_>,
+    ) -> Poll<std::io::Result<usize>> {
+        self.make_room();
+        // `read_buf` keeps nothing between polls: a fresh one each time is the same as one that waits.
+        let count = ready!(pin!(reader.read_buf(&mut self.buffer)).poll(cx))?;
+        self.filled = self.buffer.len() == self.buffer.capacity();
+        self.scan();
+        Poll::Ready(Ok(count))
+    }
+
+    fn make_room(&mut self) {
+        self.found.clear();
+        self.taken = 0;
+        self.buffer.drain(..self.scanned);
+        self.scanned = 0;
+        if self.dead {
+            // What a peer sends after it broke the protocol is read, so that it sees the close frame, and dropped.
+            self.buffer.clear();
+        }
+        if self.buffer.capacity() > BURST && self.expected <= BURST && self.buffer.len() <= BURST {
+            self.buffer.shrink_to(BURST);
+        }
+        let capacity = self.buffer.capacity();
+        let wanted = if self.expected > capacity || self.buffer.len() == capacity {
+            (capacity * 2).min(self.expected.max(BURST))
+        } else if self.filled {
+            (capacity * 2).min(BURST)
+        } else {
+            return;
+        };
+        self.buffer.reserve_exact(wanted.max(IDLE).saturating_sub(self.buffer.len()));
+    }
+
+    /// Gives memory back; for a connection that has been silent for a while.
+    pub(crate) fn rest(&mut self) {
+        if self.buffer.is_empty() || (self.scanned == self.buffer.len() && !self.has_message()) {
+            self.buffer = Vec::with_capacity(IDLE);
+            self.scanned = 0;
+            self.found = Vec::new();
+            self.taken = 0;
+            self.filled = false;
+        }
+    }
+
+    /// Bytes that the decoder holds.
+    #[cfg(test)]
+    fn held(&self) -> usize {
+        self.buffer.capacity() + self.fragments.as_ref().map_or(0, |fragments| fragments.bytes.capacity())
+    }
+
+    /// The number of the next message, in order. It stays the next one until [`Decoder::advance`].
+    pub(crate) fn peek(&self) -> Option<usize> {
+        self.has_message().then_some(self.taken)
+    }
+
+    /// Goes on to the message after this one.
+    pub(crate) fn advance(&mut self) {
+        self.taken += 1;
+    }
+
+    /// The message that [`Decoder::peek`] numbered.
+    pub(crate) fn message(&self, index: usize) -> Message<'_> {
+        let bytes = |range: &Range<usize>| self.buffer.get(range.clone()).unwrap_or_default();
+        let text = |bytes| simdutf8::basic::from_utf8(bytes).map_or(Message::Violation(Close::NotText), Message::Text);
+        match self.found.get(index) {
+            Some(Found::Text(range)) => text(bytes(range)),
+            Some(Found::Joined(joined)) => text(joined),
+            Some(Found::Binary) => Message::Binary,
+            Some(Found::Ping(range)) => Message::Ping(bytes(range)),
+            Some(Found::Pong) => Message::Pong,
+            Some(Found::Close) | None => Message::Close,
+            Some(Found::Violation(code)) => Message::Violation(*code),
+        }
+    }
+
+    fn scan(&mut self) {
+        while !self.dead {
+            self.expected = 0;
+            match self.scan_one() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(code) => {
+                    self.found.push(Found::Violation(code));
+                    self.dead = true;
+                }
+            }
+        }
+        self.scanned = self.buffer.len();
+    }
+
+    /// Finds one frame; `false` where it is not whole yet.
+    fn scan_one(&mut self) -> Result<bool, Close> {
+        let Some(header) = self.header()? else { return Ok(false) };
+        let start = self.scanned + header.size;
+        let end = start + header.len;
+        let Some(payload) = self.buffer.get_mut(start..end) else {
+            self.expected = header.size + header.len;
+            return Ok(false);
+        };
+        mask::apply(payload, header.mask);
+        self.scanned = end;
+        let found = match header.opcode {
+            0x0 => {
+                let Some(fragments) = &mut self.fragments else { return Err(Close::Protocol) };
+                fragments.bytes.extend_from_slice(payload);
+                match self.fragments.take_if(|_| header.fin) {
+                    None => return Ok(true),
+                    Some(Fragments { binary: true, .. }) => Found::Binary,
+                    Some(Fragments { bytes, .. }) => Found::Joined(bytes),
+                }
+            }
+            0x1 | 0x2 if !header.fin => {
+                self.fragments = Some(Fragments { binary: header.opcode == 0x2, bytes: payload.to_vec() });
+                return Ok(true);
+            }
+            0x1 => Found::Text(start..end),
+            0x2 => Found::Binary,
+            0x8 => {
+                check_close(payload)?;
+                self.dead = true;
+                Found::Close
+            }
+            0x9 => Found::Ping(start..end),
+            _ => Found::Pong,
+        };
+        self.found.push(found);
+        Ok(true)
+    }
+
+    fn header(&self) -> Result<Option<Header>, Close> {
+        let bytes = self.buffer.get(self.scanned..).unwrap_or_default();
+        let [first, second, rest @ ..] = bytes else { return Ok(None) };
+        let (fin, opcode) = (first & 0x80 != 0, first & 0x0f);
+        let masked = second & 0x80 != 0;
+        let known = matches!(opcode, 0x0..=0x2 | 0x8..=0xa);
+        if first & 0x70 != 0 || !known || !masked {
+            return Err(Close::Protocol);
+        }
+        let (len, rest) = match second & 0x7f {
+            126 => match rest.split_first_chunk::<2>() {
+                Some((len, rest)) => (u64::from(u16::from_be_bytes(*len)), rest),
+                None => return Ok(None),
+            },
+            127 => match rest.split_first_chunk::<8>() {
+                Some((len, rest)) => (u64::from_be_bytes(*len), rest),
+                None => return Ok(None),
+            },
+            short => (u64::from(short), rest),
+        };
+        let control = opcode >= 0x8;
+        if control && (!fin || len > MAX_CONTROL as u64) {
+            return Err(Close::Protocol);
+        }
+        match (opcode, &self.fragments) {
+            (0x0, None) | (0x1 | 0x2, Some(_)) => return Err(Close::Protocol),
+            _ => {}
+        }
+        let before =
+            if opcode == 0x0 { self.fragments.as_ref().map_or(0, |fragments| fragments.bytes.len()) } else { 0 };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if !control && len.saturating_add(before) > self.limit {
+            return Err(Close::TooBig);
+        }
+        let Some((mask, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+        let size = bytes.len() - rest.len();
+        debug_assert!(size <= HEADER);
+        Ok(Some(Header { fin, opcode, len, mask: *mask, size }))
+    }
+}
+
+fn check_close(payload: &[u8]) -> Result<(), Close> {
+    let Some((code, reason)) = payload.split_first_chunk::<2>() else {
+        return if payload.is_empty() { Ok(()) } else { Err(Close::Protocol) };
+    };
+    if !matches!(u16::from_be_bytes(*code), 1000..=1003 | 1007..=1014 | 3000..=4999) {
+        return Err(Close::Protocol);
+    }
+    simdutf8::basic::from_utf8(reason).map(|_| ()).map_err(|_| Close::NotText)
+}
+
+#[cfg(test)]
+#[path = "decoder_tests.rs"]
+mod tests;

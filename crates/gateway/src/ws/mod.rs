@@ -1,0 +1,4 @@
+//! The WebSocket gateway.
+
+#[allow(dead_code)]
+mod codec;
