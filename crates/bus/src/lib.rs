@@ -1,1 +1,57 @@
-//! Promethean.
+//! The semantics of Promethean: groups, leases, redelivery, dead letters, over any store.
+//!
+//! # Layout, in the order of an event's way
+//!
+//! [`Bus`] is the handle. [`Burst`] seals what is published and the store appends it. The `runner` of a (topic,
+//! group) feeds the pure [`dispatcher`] and carries its commands out; deliveries go into an [`Inbox`], where a
+//! [`Subscription`] (or the gateway, one inbox for a whole connection) takes them. Answers go the way back.
+//!
+//! ```
+//! # tokio_test();
+//! # fn tokio_test() { tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime").block_on(async {
+//! use promethean_bus::{Bus, SubscribeOptions, From, Group, Topic};
+//! use promethean_store::memory::Memory;
+//!
+//! let bus = Bus::new(std::sync::Arc::new(Memory::new()), Default::default());
+//! let topic = Topic::parse("heartbeat.received").expect("a topic");
+//! bus.publish_value(&topic, &serde_json::json!({"pid": 1234})).await.expect("published");
+//!
+//! let options = SubscribeOptions { from: From::Earliest, ..Default::default() };
+//! let mut events = bus.subscribe(topic.as_str(), Some(Group::parse("ops").expect("a group")), options).await.expect("subscribed");
+//! let delivery = events.next().await.expect("open");
+//! assert_eq!(delivery.event().payload(), r#"{"pid":1234}"#);
+//! delivery.ack().await.expect("acked");
+//! # }) }
+//! ```
+
+mod burst;
+mod bus;
+mod clock;
+pub mod dispatcher;
+mod error;
+mod fan_in;
+mod handler;
+mod inbox;
+pub mod metrics;
+mod redrive;
+mod runner;
+mod status;
+mod subscription;
+mod tail;
+mod typed;
+
+pub use burst::{Burst, Published};
+pub use bus::{Bus, BusOptions, Request, TopicGate};
+pub use dispatcher::{Answer, Receipt};
+pub use error::Error;
+pub use handler::{Handling, Running};
+pub use inbox::{Given, Inbox, SubscriptionId};
+pub use redrive::Redriven;
+pub use status::{GroupStatus, Holding, Lag, MemberStatus};
+pub use subscription::{Delivery, Membership, Subscription};
+pub use typed::{TypedDelivery, TypedSubscription, TypedTopic};
+
+pub use promethean_event::{
+    Code, Cursor, Draft, Event, EventId, Filter, From, Group, Invalid, Limits, Ordered, PublishOptions, Selector,
+    SubscribeOptions, Topic, TopicPattern,
+};

@@ -40,13 +40,24 @@ impl<T: Copy> Ranges<T> {
         self.ranges.iter().map(|(first, (last, _))| last - first + 1).sum()
     }
 
+    /// How many seqs from `seq` on are in the set.
+    pub fn count_from(&self, seq: Seq) -> u64 {
+        let inside = self.ranges.range(..seq).next_back().map_or(0, |(_, (last, _))| (last + 1).saturating_sub(seq));
+        inside + self.ranges.range(seq..).map(|(first, (last, _))| last - first + 1).sum::<u64>()
+    }
+
+    /// The value of the range whose last seq is `last`.
+    pub fn value_ending_at(&self, last: Seq) -> Option<T> {
+        self.ranges.range(..=last).next_back().filter(|(_, (end, _))| *end == last).map(|(_, (_, value))| *value)
+    }
+
     /// Adds `first..=last`; `value` belongs to `last`.
     pub fn insert(&mut self, first: Seq, last: Seq, value: T) {
         if first > last {
             return;
         }
         let (mut first, mut last, mut value) = (first, last, value);
-        if let Some((&before, &(end, its))) = self.ranges.range(..=first).next_back()
+        if let Some((&before, &(end, _))) = self.ranges.range(..=first).next_back()
             && end.saturating_add(1) >= first
         {
             if end >= last {
@@ -60,7 +71,6 @@ impl<T: Copy> Ranges<T> {
                 }
                 return;
             }
-            let _ = its;
             first = before;
         }
         while let Some((&start, &(end, its))) = self.ranges.range(first..).next()
@@ -117,8 +127,10 @@ mod tests {
                     prop_assert_eq!(value, last, "the value is the last seq's");
                 }
             }
-            for seq in 0..50 {
+            for seq in 1..50 {
                 prop_assert_eq!(ranges.contains(seq), model.contains(&seq));
+                prop_assert_eq!(ranges.count_from(seq), model.range(seq..).count() as u64);
+                prop_assert_eq!(ranges.value_ending_at(seq).is_some(), model.contains(&seq) && !model.contains(&(seq + 1)));
             }
         }
     }

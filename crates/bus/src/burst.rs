@@ -1,0 +1,137 @@
+//! Everything that is published together: sealed at once, appended as one batch, answered one by one.
+
+use promethean_event::{Draft, EventId, IdMaker, Invalid, Limits, Millis, NewEvent, Sealer, Seq, Topic};
+use promethean_store::{Appended, EventLog, Outcome};
+
+use crate::Error;
+
+/// Where a published event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// Its id.
+    pub id: EventId,
+    /// Its place in the topic.
+    pub seq: Seq,
+    /// The id was on the topic already; this is where.
+    pub duplicate: bool,
+}
+
+impl From<Appended> for Published {
+    fn from(appended: Appended) -> Self {
+        Self { id: appended.id, seq: appended.seq, duplicate: appended.duplicate }
+    }
+}
+
+/// Events to be published with one append. Each `add` is a unit of its own: stored all or none, answered by itself.
+#[derive(Debug)]
+pub struct Burst<'a> {
+    ids: &'a IdMaker,
+    log: &'a dyn EventLogSettings,
+    sealer: Sealer,
+    now: Millis,
+    units: u32,
+    /// The topic sealed last and its partitions: a burst is of one topic nearly always.
+    known: Option<(Topic, u32)>,
+}
+
+/// What a burst asks the store: how many partitions a topic has.
+pub(crate) trait EventLogSettings: Send + Sync {
+    fn partitions(&self, topic: &Topic) -> u32;
+}
+
+impl<T: EventLog + ?Sized> EventLogSettings for std::sync::Arc<T> {
+    fn partitions(&self, topic: &Topic) -> u32 {
+        self.settings(topic).partitions
+    }
+}
+
+impl std::fmt::Debug for dyn EventLogSettings + '_ {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EventLogSettings")
+    }
+}
+
+impl<'a> Burst<'a> {
+    pub(crate) fn new(ids: &'a IdMaker, log: &'a dyn EventLogSettings, limits: Limits, now: Millis) -> Self {
+        Self { ids, log, sealer: Sealer::new(limits), now, units: 0, known: None }
+    }
+
+    /// How many units were added.
+    pub fn len(&self) -> usize {
+        self.units as usize
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.units == 0
+    }
+
+    /// Adds one event.
+    ///
+    /// # Errors
+    /// What the contract refuses, with the field; nothing is added.
+    pub fn add(&mut self, draft: &Draft<'_>) -> Result<(), Invalid> {
+        self.seal(draft)?;
+        self.units += 1;
+        Ok(())
+    }
+
+    /// Adds a batch: all or none.
+    ///
+    /// # Errors
+    /// What the contract refuses, with the field and the event's index; nothing is added.
+    pub fn add_batch<'d>(&mut self, drafts: impl IntoIterator<Item = Draft<'d>>) -> Result<(), Invalid> {
+        let before = self.sealer.len();
+        for (index, draft) in drafts.into_iter().enumerate() {
+            if let Err(invalid) = self.seal(&draft) {
+                self.sealer.truncate(before);
+                return Err(invalid.within(&format!("events[{index}].")));
+            }
+        }
+        self.units += 1;
+        Ok(())
+    }
+
+    fn seal(&mut self, draft: &Draft<'_>) -> Result<(), Invalid> {
+        let partitions = match &self.known {
+            Some((topic, partitions)) if *topic == draft.topic => *partitions,
+            _ => {
+                let partitions = self.log.partitions(&draft.topic);
+                self.known = Some((draft.topic.clone(), partitions));
+                partitions
+            }
+        };
+        let id = draft.options.id.unwrap_or_else(|| self.ids.next(self.now));
+        self.sealer.seal(draft, id, self.now, partitions, self.units)
+    }
+
+    /// The sealed events and how many units they are.
+    pub(crate) fn finish(self) -> (Vec<NewEvent>, usize) {
+        (self.sealer.finish(), self.units as usize)
+    }
+}
+
+/// Puts the outcomes of single events together into the answers of their units.
+pub(crate) fn answers(
+    units: usize,
+    of: impl Iterator<Item = u32>,
+    outcomes: Vec<Outcome>,
+) -> Vec<Result<Vec<Published>, Error>> {
+    let mut answers: Vec<Result<Vec<Published>, Error>> = Vec::with_capacity(units);
+    answers.resize_with(units, || Ok(Vec::with_capacity(1)));
+    for (unit, outcome) in of.zip(outcomes) {
+        let Some(answer) = answers.get_mut(unit as usize) else { continue };
+        match (outcome, answer) {
+            (Outcome::Stored(appended), Ok(published)) => published.push(appended.into()),
+            (Outcome::DuplicateId { id, topic }, answer) => *answer = Err(duplicate_id(id, &topic)),
+            (Outcome::Stored(_), Err(_)) => {}
+        }
+    }
+    answers
+}
+
+fn duplicate_id(id: EventId, topic: &Topic) -> Error {
+    let message =
+        format!("the id {id} belongs to an event of the topic {topic}; ids are unique across the hub, send a new one");
+    Error::new(promethean_event::Code::DuplicateId, message)
+}

@@ -1,0 +1,368 @@
+//! The handle: publish, subscribe, ack, cursors. Cheap to clone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use promethean_event::{
+    Cursor, Draft, EventId, From, Group, IdMaker, Limits, Millis, Selector, SubscribeOptions, Topic, payload_of,
+};
+use promethean_store::{Error as StoreError, ReadMax, Start, Store};
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Clock;
+use crate::inbox::Inbox;
+use crate::metrics::Metrics;
+use crate::runner::{Handle, Input, Runner, seek_of};
+use crate::status::{self, GroupStatus, Lag};
+use crate::subscription::Membership;
+use crate::{Burst, Error, Published, Subscription, burst};
+
+/// What an operator may set.
+#[derive(Debug, Clone)]
+pub struct BusOptions {
+    /// Limits of events.
+    pub limits: Limits,
+    /// Most topics and groups that are counted by name.
+    pub max_series: usize,
+}
+
+impl Default for BusOptions {
+    fn default() -> Self {
+        Self { limits: Limits::default(), max_series: 10_000 }
+    }
+}
+
+/// Says whether a subscriber may see a topic; asked again for each topic that turns up later.
+pub type TopicGate = Arc<dyn Fn(&Topic) -> bool + Send + Sync>;
+
+/// A subscription that is asked for.
+#[derive(Clone)]
+pub struct Request {
+    /// The topic or pattern that names the subscription.
+    pub topic: Selector,
+    /// The group; none: an ephemeral tail.
+    pub group: Option<Group>,
+    /// Everything else.
+    pub options: SubscribeOptions,
+    /// Which topics it may see, where a pattern could match others; none: all.
+    pub gate: Option<TopicGate>,
+}
+
+/// The handle of the bus. Clones share one bus.
+#[derive(Clone)]
+pub struct Bus {
+    pub(crate) core: Arc<Core>,
+}
+
+/// What the parts of the bus share.
+pub(crate) struct Core {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) ids: IdMaker,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    limits: Limits,
+    runners: Mutex<HashMap<(Topic, Group), Handle, RandomState>>,
+    next_subscription: AtomicU64,
+    draining: AtomicBool,
+}
+
+impl Bus {
+    /// A bus over `store`. Needs a Tokio runtime from the first subscription on.
+    pub fn new(store: Arc<dyn Store>, options: BusOptions) -> Self {
+        let core = Core {
+            store,
+            ids: IdMaker::new(),
+            clock: Clock::new(),
+            metrics: Metrics::new(options.max_series),
+            limits: options.limits,
+            runners: Mutex::default(),
+            next_subscription: AtomicU64::new(1),
+            draining: AtomicBool::new(false),
+        };
+        Self { core: Arc::new(core) }
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.core.store
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.core.metrics
+    }
+
+    /// The time by which leases run.
+    pub fn now(&self) -> Millis {
+        self.core.clock.now()
+    }
+
+    /// Begins a burst of publishes; [`Bus::commit`] appends it.
+    pub fn burst(&self) -> Burst<'_> {
+        Burst::new(&self.core.ids, &self.core.store, self.core.limits, self.core.wall())
+    }
+
+    /// Appends a burst: one answer for each unit that was added, in order. **Returned ⇒ durable.**
+    pub async fn commit(&self, burst: Burst<'_>) -> Vec<Result<Vec<Published>, Error>> {
+        let (events, units) = burst.finish();
+        if self.core.draining.load(Ordering::Acquire) {
+            return vec![Err(Error::shutting_down()); units];
+        }
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let of: Vec<(u32, Topic)> = events.iter().map(|event| (event.unit, event.topic.clone())).collect();
+        let started = Instant::now();
+        let appended = self.core.store.append(events).await;
+        self.core.metrics.append_duration.observe(started.elapsed());
+        match appended {
+            Ok(outcomes) => {
+                self.core.count_published(&of, &outcomes);
+                burst::answers(units, of.iter().map(|(unit, _)| *unit), outcomes)
+            }
+            Err(StoreError::Closed(_)) if self.core.draining.load(Ordering::Acquire) => {
+                vec![Err(Error::shutting_down()); units]
+            }
+            Err(error) => vec![Err(Error::publish(&error)); units],
+        }
+    }
+
+    /// Publishes one event. **Returned ⇒ durable.**
+    ///
+    /// # Errors
+    /// What the contract refuses (nothing stored), or `publish_failed`.
+    pub async fn publish(&self, draft: &Draft<'_>) -> Result<Published, Error> {
+        let mut burst = self.burst();
+        burst.add(draft)?;
+        let published = self.commit(burst).await.pop().unwrap_or_else(|| Err(Error::shutting_down()))?;
+        published.first().copied().ok_or_else(Error::shutting_down)
+    }
+
+    /// Publishes a value with nothing but a payload.
+    ///
+    /// # Errors
+    /// As [`Bus::publish`].
+    pub async fn publish_value<T: Serialize + ?Sized>(&self, topic: &Topic, value: &T) -> Result<Published, Error> {
+        self.publish(&Draft::new(topic.clone(), std::borrow::Cow::Owned(payload_of(value)?))).await
+    }
+
+    /// Publishes several events: all or none.
+    ///
+    /// # Errors
+    /// As [`Bus::publish`]; nothing of the batch is stored.
+    pub async fn publish_batch<'d>(
+        &self,
+        drafts: impl IntoIterator<Item = Draft<'d>>,
+    ) -> Result<Vec<Published>, Error> {
+        let mut burst = self.burst();
+        burst.add_batch(drafts)?;
+        self.commit(burst).await.pop().unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    /// Subscribes to a topic or pattern. Without a group: an ephemeral tail, nothing to ack.
+    ///
+    /// # Errors
+    /// `bad_topic`, `bad_request` that names the option, `unknown_id`.
+    pub async fn subscribe(
+        &self,
+        topic: &str,
+        group: Option<Group>,
+        options: SubscribeOptions,
+    ) -> Result<Subscription, Error> {
+        let request = Request { topic: Selector::parse(topic)?, group, options, gate: None };
+        let inbox = Inbox::new();
+        let (membership, _) = self.attach(request, &inbox).await?;
+        Ok(Subscription::new(membership, inbox))
+    }
+
+    /// Subscribes with deliveries going into `inbox`, which may serve many subscriptions. Returns where the group
+    /// stands on each topic.
+    ///
+    /// # Errors
+    /// As [`Bus::subscribe`].
+    pub async fn attach(&self, request: Request, inbox: &Inbox) -> Result<(Membership, Vec<Cursor>), Error> {
+        request.options.check().map_err(|invalid| invalid.within("opts."))?;
+        if self.core.draining.load(Ordering::Acquire) {
+            return Err(Error::shutting_down());
+        }
+        let id = self.core.next_subscription.fetch_add(1, Ordering::Relaxed);
+        Membership::open(&self.core, id, request, inbox).await
+    }
+
+    /// Where a group stands on a topic; `None`: it has no cursor there.
+    ///
+    /// # Errors
+    /// `ack_failed`: the store cannot be read.
+    pub async fn cursor(&self, topic: &Topic, group: &Group) -> Result<Option<Cursor>, Error> {
+        Ok(self.lag(topic, group).await?.cursor)
+    }
+
+    /// Moves a group's cursor; makes the group where there is none. **Returned ⇒ durable.**
+    ///
+    /// # Errors
+    /// `unknown_id`, or `ack_failed`.
+    pub async fn set_cursor(&self, topic: &Topic, group: &Group, to: From) -> Result<Cursor, Error> {
+        self.core.ask(topic, group, |reply| Input::Seek { to, reply }).await
+    }
+
+    /// Where all groups of a topic stand, by name.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn cursors(&self, topic: &Topic) -> Result<Vec<(Group, Cursor)>, Error> {
+        let groups = self.core.store.groups(topic).await.map_err(|error| Error::group(&error))?;
+        let cursor = |(group, state): (Group, promethean_store::GroupState)| {
+            let cursor = status::cursor(topic, state.floor, state.last);
+            (group, cursor)
+        };
+        Ok(groups.into_iter().map(cursor).collect())
+    }
+
+    /// How a group stands on a topic; `None`: it has no cursor there.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn group_status(&self, topic: &Topic, group: &Group) -> Result<Option<GroupStatus>, Error> {
+        let mut status: Option<GroupStatus> = self.core.ask(topic, group, Input::Status).await?;
+        if let Some(status) = status.as_mut().filter(|status| status.lag > 0 && status.unfinished.is_empty()) {
+            status.lag_age = self.core.age_after(topic, status.cursor.seq).await?;
+        }
+        Ok(status)
+    }
+
+    /// How far a group is behind: no scan, whatever the topic's length.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn lag(&self, topic: &Topic, group: &Group) -> Result<Lag, Error> {
+        let info = self.core.store.info(topic).await.map_err(|error| Error::group(&error))?;
+        let tail = info.as_ref().and_then(|info| info.last).map(|(id, _)| id);
+        if self.core.runner_of(topic, group).is_some()
+            && let Some(status) = self.group_status(topic, group).await?
+        {
+            return Ok(Lag { cursor: Some(status.cursor), tail, events: status.lag, age: status.lag_age });
+        }
+        let state = self.core.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
+        let Some((state, _)) = state else { return Ok(Lag { cursor: None, tail, events: 0, age: Duration::ZERO }) };
+        let events = status::lag_of(&state, info.map_or(0, |info| info.last_seq));
+        let age = if events > 0 { self.core.age_after(topic, state.floor).await? } else { Duration::ZERO };
+        Ok(Lag { cursor: Some(status::cursor(topic, state.floor, state.last)), tail, events, age })
+    }
+
+    /// Stops taking publishes and subscriptions, gives all leases back and saves. Deliveries under way do not count.
+    pub async fn drain(&self) {
+        self.core.draining.store(true, Ordering::Release);
+        let runners: Vec<Handle> = self.core.runners.lock().values().cloned().collect();
+        for runner in runners {
+            let (done, drained) = oneshot::channel();
+            if runner.send(Input::Drain(done)).is_ok() {
+                let _ = drained.await;
+            }
+        }
+    }
+}
+
+impl Core {
+    /// The wall clock, for times that people see.
+    pub(crate) fn wall(&self) -> Millis {
+        Millis::now()
+    }
+
+    pub(crate) fn runner_of(&self, topic: &Topic, group: &Group) -> Option<Handle> {
+        self.runners.lock().get(&(topic.clone(), group.clone())).cloned()
+    }
+
+    /// Asks the owner of a group, starting it where there is none.
+    pub(crate) async fn ask<T>(
+        self: &Arc<Self>,
+        topic: &Topic,
+        group: &Group,
+        input: impl Fn(oneshot::Sender<Result<T, Error>>) -> Input,
+    ) -> Result<T, Error> {
+        // A runner that retires just now drops the question: the next one answers it.
+        for _ in 0..16 {
+            let handle = Arc::clone(self).runner(topic, group);
+            let (reply, answer) = oneshot::channel();
+            if handle.send(input(reply)).is_ok()
+                && let Ok(answer) = answer.await
+            {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+        Err(Error::shutting_down())
+    }
+
+    fn runner(self: Arc<Self>, topic: &Topic, group: &Group) -> Handle {
+        let mut runners = self.runners.lock();
+        match runners.get(&(topic.clone(), group.clone())) {
+            Some(handle) if !handle.is_closed() => handle.clone(),
+            _ => {
+                let handle = Runner::spawn(&self, topic, group);
+                runners.insert((topic.clone(), group.clone()), handle.clone());
+                handle
+            }
+        }
+    }
+
+    /// Lets an idle runner go unless something has reached it meanwhile.
+    pub(crate) fn retire_runner(&self, topic: &Topic, group: &Group, inputs: &mpsc::UnboundedReceiver<Input>) -> bool {
+        let mut runners = self.runners.lock();
+        let idle = inputs.is_empty();
+        if idle {
+            runners.remove(&(topic.clone(), group.clone()));
+        }
+        idle
+    }
+
+    /// Forgets a runner that has ended.
+    pub(crate) fn forget_runner(&self, topic: &Topic, group: &Group) {
+        let mut runners = self.runners.lock();
+        let key = (topic.clone(), group.clone());
+        if runners.get(&key).is_some_and(Handle::is_closed) {
+            runners.remove(&key);
+        }
+    }
+
+    pub(crate) async fn seek(&self, topic: &Topic, from: From) -> Result<Start, Error> {
+        let found = self.store.seek(topic, seek_of(from)).await.map_err(|error| Error::group(&error))?;
+        match (found, from) {
+            (Some(start), _) => Ok(start),
+            (None, From::AfterId(id)) => Err(Error::unknown_id("afterId", id)),
+            (None, _) => Ok(Start::default()),
+        }
+    }
+
+    /// The age of the first event after `seq`.
+    async fn age_after(&self, topic: &Topic, seq: u64) -> Result<Duration, Error> {
+        let next = self.store.read(topic, seq + 1, ReadMax::events(1)).await.map_err(|error| Error::group(&error))?;
+        Ok(next.first().map_or(Duration::ZERO, |event| self.wall().since(event.appended)))
+    }
+
+    fn count_published(&self, of: &[(u32, Topic)], outcomes: &[promethean_store::Outcome]) {
+        let stored = |outcome: &promethean_store::Outcome| matches!(outcome, promethean_store::Outcome::Stored(appended) if !appended.duplicate);
+        let mut at = 0;
+        for run in of.chunk_by(|one, next| one.1 == next.1) {
+            let count = outcomes[at..].iter().take(run.len()).filter(|outcome| stored(outcome)).count();
+            at += run.len();
+            self.metrics.topic(&run[0].1).published.fetch_add(count as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Answers of a subscription that spans topics go to the topic that has the id.
+    pub(crate) async fn topics_of(&self, ids: &[EventId]) -> Result<Vec<Option<Topic>>, Error> {
+        let places = self.store.locate(ids).await.map_err(|error| Error::group(&error))?;
+        Ok(places.into_iter().map(|place| place.map(|place| place.topic)).collect())
+    }
+}
+
+impl std::fmt::Debug for Bus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bus({})", self.core.store.name())
+    }
+}

@@ -1,0 +1,54 @@
+//! What the dispatcher wants done. The runner carries it out and reports back with an `on_…`.
+
+use promethean_event::{Millis, Seq};
+
+use super::MemberId;
+
+/// Something to carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Read up to `max` events from `from` on and report them with `on_read`.
+    Read {
+        /// First seq wanted.
+        from: Seq,
+        /// Most events.
+        max: usize,
+    },
+    /// Read up to `max` more events of the snapshot and report them with `on_snapshot`.
+    ReadSnapshot {
+        /// Most events.
+        max: usize,
+    },
+    /// Hand an event to a member.
+    Deliver(Deliver),
+    /// Write the event to the dead-letter topic and report with `on_dead_lettered` or `on_dead_letter_failed`.
+    DeadLetter(DeadLetter),
+}
+
+/// One event for one member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deliver {
+    /// The event's place.
+    pub seq: Seq,
+    /// Who gets it.
+    pub member: MemberId,
+    /// The how-manieth delivery this is.
+    pub attempt: u32,
+    /// The number of this delivery, the fence of late answers.
+    pub lease: u64,
+    /// Until when it has to be answered.
+    pub deadline: Millis,
+    /// The event belongs to a snapshot start.
+    pub snapshot: bool,
+}
+
+/// An event that failed too often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The event's place.
+    pub seq: Seq,
+    /// How often it was delivered.
+    pub attempts: u32,
+    /// Why the last delivery failed.
+    pub reason: String,
+}

@@ -1,0 +1,79 @@
+//! An event that was read and is not done.
+
+use std::collections::BTreeMap;
+
+use promethean_event::{Event, EventId, Millis, Seq};
+use promethean_store::Unfinished;
+
+use super::{MemberId, Unanswered, Why};
+
+/// Where an unfinished event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It may go out.
+    Ready,
+    /// A member has it.
+    Held { member: MemberId, lease: u64, deadline: Millis, since: Millis },
+    /// It comes back at `due`.
+    Waiting { due: Millis },
+    /// An earlier event with its key is unfinished.
+    Blocked,
+    /// It is on its way to the dead letters.
+    Dying,
+}
+
+/// An event that was read and is not done. Its bytes are not kept: a redelivery reads them again, so that slow
+/// consumers cost no memory that grows with the events' size.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: EventId,
+    pub(super) ts: Millis,
+    pub(super) appended: Millis,
+    pub(super) key: Option<u64>,
+    /// Deliveries that count.
+    pub(super) attempts: u32,
+    /// All deliveries since the group was loaded, released ones too.
+    pub(super) deliveries: u32,
+    pub(super) snapshot: bool,
+    pub(super) state: State,
+}
+
+impl Entry {
+    pub(super) fn new(event: &Event, snapshot: bool, key: Option<u64>, attempts: u32) -> Self {
+        let (id, ts, appended) = (event.id, event.ts, event.appended);
+        Self { id, ts, appended, key, attempts, deliveries: 0, snapshot, state: State::Ready }
+    }
+
+    /// What a restart has to know: nothing of an event that never failed.
+    pub(super) fn unfinished(&self, seq: Seq) -> Option<Unfinished> {
+        let (failed, not_before) = match self.state {
+            // The delivery under way has not failed yet.
+            State::Held { .. } => (self.attempts.saturating_sub(1), Millis(0)),
+            State::Waiting { due } => (self.attempts, due),
+            _ => (self.attempts, Millis(0)),
+        };
+        (failed > 0 || not_before > Millis(0)).then_some(Unfinished { seq, attempts: failed, not_before })
+    }
+
+    pub(super) fn shown(&self, seq: Seq) -> Unanswered {
+        let why = match self.state {
+            State::Ready => Why::Ready,
+            State::Held { member, lease, deadline, .. } => Why::Held { member, lease, deadline },
+            State::Waiting { due } => Why::Backoff { until: due },
+            State::Blocked => Why::BehindKey,
+            State::Dying => Why::Dying,
+        };
+        Unanswered { seq, id: self.id, attempts: self.attempts, why }
+    }
+}
+
+/// Whether `seq` is held under the lease `token` until exactly `until`.
+pub(super) fn holds(entries: &BTreeMap<Seq, Entry>, seq: Seq, until: Millis, token: u64) -> bool {
+    matches!(entries.get(&seq), Some(Entry { state: State::Held { lease, deadline, .. }, .. })
+        if (*lease, *deadline) == (token, until))
+}
+
+/// Whether `seq` waits until exactly `until`.
+pub(super) fn waits(entries: &BTreeMap<Seq, Entry>, seq: Seq, until: Millis) -> bool {
+    matches!(entries.get(&seq), Some(Entry { state: State::Waiting { due }, .. }) if *due == until)
+}

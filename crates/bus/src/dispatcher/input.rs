@@ -1,0 +1,322 @@
+//! What happens to a group: members come and go, events are read and answered, time passes.
+
+use std::time::Duration;
+
+use promethean_event::{Event, EventId, Millis, Seq, limits};
+
+use super::entry::State;
+use super::finish::{Back, Wait};
+use super::member::Member;
+use super::{Command, Dispatcher, MemberId, MemberOptions, Policy};
+
+/// A consumer's answer to a delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done.
+    Ack,
+    /// It failed: comes back after the backoff or `delay`; `release`: without counting the attempt.
+    Nack {
+        /// Why, for the dead letter.
+        reason: Option<String>,
+        /// When to come back, instead of the backoff.
+        delay: Option<Duration>,
+        /// Does not count as an attempt.
+        release: bool,
+    },
+    /// The lease lasts until `by` from now.
+    Extend {
+        /// How long.
+        by: Duration,
+    },
+}
+
+/// What became of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receipt {
+    /// It counts.
+    Done,
+    /// The event was given out again since: it does not count.
+    LeaseLost,
+    /// The event is not in flight.
+    NotInFlight,
+}
+
+impl Dispatcher {
+    /// A member joins.
+    ///
+    /// # Errors
+    /// The option in which `policy` differs from the one in force, with the value in force.
+    pub fn on_join(
+        &mut self,
+        id: MemberId,
+        options: MemberOptions,
+        policy: Policy,
+    ) -> Result<(), (&'static str, String)> {
+        if self.members.is_empty() {
+            self.set_policy(policy);
+        } else if let Some(conflict) = self.policy.conflict(&policy) {
+            return Err(conflict);
+        }
+        self.members.push(Member { id, options, in_flight: 0, allowance: usize::MAX, paused: false });
+        Ok(())
+    }
+
+    /// Another policy than before may block or wake what is unfinished: it is read again under the new one.
+    fn set_policy(&mut self, policy: Policy) {
+        if self.policy == policy {
+            return;
+        }
+        let (tail, first_lease, counts, dirty) = (self.tail, self.next_lease, self.counts, self.dirty);
+        *self = Self::new(self.state(), self.is_dead_letter, first_lease);
+        (self.tail, self.policy, self.counts, self.dirty) = (tail, policy, counts, dirty);
+    }
+
+    /// A member goes away: what it holds goes to the others at once.
+    pub fn on_leave(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>) {
+        let reason = "the subscriber went away without an answer";
+        self.give_back(id, now, out, || Back::Failed { wait: Wait::None, reason: reason.to_owned() });
+    }
+
+    /// A member is taken away by the hub's shutdown: its deliveries do not count.
+    pub fn on_dismiss(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>) {
+        self.give_back(id, now, out, || Back::Released { wait: Wait::None });
+    }
+
+    fn give_back(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>, back: impl Fn() -> Back) {
+        let held = |state: State| matches!(state, State::Held { member, .. } if member == id);
+        let seqs: Vec<Seq> = self.entries.iter().filter(|(_, entry)| held(entry.state)).map(|(&seq, _)| seq).collect();
+        for seq in seqs {
+            self.bring_back(seq, back(), now, out);
+        }
+        self.members.retain(|member| member.id != id);
+    }
+
+    /// Stops or goes on with deliveries to a member; whether there is one.
+    pub fn on_pause(&mut self, id: MemberId, paused: bool) -> bool {
+        let member = self.members.iter_mut().find(|member| member.id == id);
+        member.map(|member| member.paused = paused).is_some()
+    }
+
+    /// Says how many more events a member may take for reasons outside this topic.
+    pub fn on_allowance(&mut self, id: MemberId, allowance: usize) {
+        if let Some(member) = self.members.iter_mut().find(|member| member.id == id) {
+            member.allowance = allowance;
+        }
+    }
+
+    /// The allowance that a member has left.
+    pub fn allowance(&self, id: MemberId) -> usize {
+        self.members.iter().find(|member| member.id == id).map_or(0, |member| member.allowance)
+    }
+
+    /// The topic has grown to `tail`.
+    pub fn on_tail(&mut self, tail: Seq) {
+        self.tail = self.tail.max(tail);
+    }
+
+    /// The events from `from` on, as many as were asked for or there are. Seqs left out are holes: done.
+    pub fn on_read(&mut self, from: Seq, events: &[Event], now: Millis, out: &mut Vec<Command>) {
+        self.reading = false;
+        if from != self.next {
+            // The place was moved meanwhile.
+            return;
+        }
+        if events.is_empty() {
+            // Everything up to the tail is gone: trimmed or compacted away.
+            let tail = self.tail;
+            if self.next <= tail {
+                self.mark_range(self.next, tail, None);
+                self.next = tail + 1;
+            }
+        }
+        for event in events {
+            if event.seq > self.next {
+                self.mark_range(self.next, event.seq - 1, None);
+            }
+            self.next = event.seq + 1;
+            if event.seq > self.floor && !self.done.contains(event.seq) {
+                self.admit(event, false, now, out);
+            }
+        }
+        self.tail = self.tail.max(self.next - 1);
+        self.hand_out_ready(now, out);
+    }
+
+    /// More events of the snapshot; none: that was all.
+    pub fn on_snapshot(&mut self, events: &[Event], now: Millis, out: &mut Vec<Command>) {
+        self.reading = false;
+        let Some(snapshot) = &mut self.snapshot else { return };
+        let cut = snapshot.cut;
+        if events.is_empty() {
+            snapshot.exhausted = true;
+            self.end_snapshot();
+            return;
+        }
+        for event in events {
+            let done = self.snapshot.as_ref().is_none_or(|snapshot| snapshot.done.contains(event.seq));
+            // Beyond the cut: written since, it comes with the live events.
+            if event.seq <= cut && !done && !self.entries.contains_key(&event.seq) {
+                self.admit(event, true, now, out);
+            }
+        }
+    }
+
+    /// Reading failed: it may be asked for again.
+    pub fn on_read_failed(&mut self) {
+        self.reading = false;
+    }
+
+    /// A consumer answers. With `lease`, only if the event was not given out again since.
+    pub fn on_answer(
+        &mut self,
+        id: EventId,
+        lease: Option<u64>,
+        answer: &Answer,
+        now: Millis,
+        out: &mut Vec<Command>,
+    ) -> Receipt {
+        let Some(&seq) = self.ids.get(&id) else { return Receipt::NotInFlight };
+        let Some(entry) = self.entries.get_mut(&seq) else { return Receipt::NotInFlight };
+        let held = match entry.state {
+            State::Held { lease, .. } => Some(lease),
+            _ => None,
+        };
+        if let (Some(given), Some(current)) = (lease, held)
+            && given != current
+        {
+            return Receipt::LeaseLost;
+        }
+        match answer {
+            Answer::Ack => {
+                self.counts.acked += 1;
+                if let State::Held { since, .. } = entry.state {
+                    self.latencies.push((now.since(entry.appended), now.since(since)));
+                }
+                self.finish(seq);
+            }
+            Answer::Extend { by } => {
+                let State::Held { deadline, lease, .. } = &mut entry.state else { return Receipt::NotInFlight };
+                *deadline = now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
+                self.leases.push(*deadline, seq, *lease);
+                let Self { leases, entries, held, .. } = self;
+                leases.sweep(*held, |at, seq, lease| super::entry::holds(entries, seq, at, lease));
+            }
+            Answer::Nack { reason, delay, release } => {
+                if held.is_none() {
+                    // It came back already; its wait stands.
+                    return Receipt::NotInFlight;
+                }
+                self.counts.nacked += 1;
+                let until = delay.map(|delay| Wait::Until(now + delay.min(limits::MAX_LEASE)));
+                let back = if *release {
+                    Back::Released { wait: until.unwrap_or(Wait::None) }
+                } else {
+                    let reason = reason.clone().unwrap_or_else(|| "nacked without a reason".to_owned());
+                    Back::Failed { wait: until.unwrap_or(Wait::Backoff), reason }
+                };
+                self.bring_back(seq, back, now, out);
+            }
+        }
+        Receipt::Done
+    }
+
+    /// An ack of an event that is not in flight here, by its place: it was given out before a restart, for example.
+    pub fn on_late_ack(&mut self, seq: Seq, id: EventId, ts: Millis) {
+        if self.entries.contains_key(&seq) {
+            self.counts.acked += 1;
+            self.finish(seq);
+            return;
+        }
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|snapshot| seq <= snapshot.cut) {
+            if !snapshot.done.contains(seq) {
+                self.mark_done(seq, Some((id, ts)), true);
+            }
+            return;
+        }
+        if seq > self.floor && !self.done.contains(seq) {
+            self.carried.remove(&seq);
+            self.mark_range(seq, seq, Some((id, ts)));
+        }
+    }
+
+    /// An ack of an event and all before it.
+    pub fn on_ack_up_to(&mut self, seq: Seq, id: EventId, ts: Millis) {
+        let seqs: Vec<Seq> = self.entries.range(..=seq).map(|(&seq, _)| seq).collect();
+        for seq in seqs {
+            self.counts.acked += 1;
+            self.finish(seq);
+        }
+        if let Some(snapshot) = &mut self.snapshot
+            && seq > snapshot.cut
+        {
+            snapshot.exhausted = true;
+            self.end_snapshot();
+        }
+        if seq > self.floor {
+            self.mark_range(self.floor + 1, seq, Some((id, ts)));
+            self.carried.retain(|&carried, _| carried > seq);
+            if self.next <= seq {
+                self.next = seq + 1;
+                self.reading = false;
+            }
+        }
+    }
+
+    /// An event that was to be delivered is no longer in the log: done.
+    pub fn on_gone(&mut self, seq: Seq) {
+        self.finish(seq);
+    }
+
+    /// An event that was to be delivered could not be read: it comes back later, and this did not count.
+    pub fn on_unreadable(&mut self, seq: Seq, now: Millis, out: &mut Vec<Command>) {
+        let wait = Wait::Until(now + super::retry::LONGEST);
+        self.bring_back(seq, Back::Released { wait }, now, out);
+    }
+
+    /// The dead letter is written: the group moves on.
+    pub fn on_dead_lettered(&mut self, seq: Seq) {
+        if self.entries.get(&seq).is_some_and(|entry| entry.state == State::Dying) {
+            self.counts.dead_lettered += 1;
+            self.finish(seq);
+        }
+    }
+
+    /// The dead letter could not be written: it is tried again after the longest backoff.
+    pub fn on_dead_letter_failed(&mut self, seq: Seq, now: Millis) {
+        if let Some(entry) = self.entries.get_mut(&seq)
+            && entry.state == State::Dying
+        {
+            // One attempt fewer, so that the next failure brings it here again.
+            entry.attempts = entry.attempts.saturating_sub(1);
+            let due = now + super::retry::LONGEST;
+            entry.state = State::Waiting { due };
+            self.waits.push(due, seq, 0);
+        }
+    }
+
+    /// Time passes: leases run out, waits end.
+    pub fn on_tick(&mut self, now: Millis, out: &mut Vec<Command>) {
+        loop {
+            let entries = &self.entries;
+            match self.leases.next(|at, seq, lease| super::entry::holds(entries, seq, at, lease)) {
+                Some((at, seq)) if at <= now => {
+                    let reason = "no answer before the lease ran out".to_owned();
+                    self.bring_back(seq, Back::Failed { wait: Wait::None, reason }, now, out);
+                }
+                _ => break,
+            }
+        }
+        loop {
+            let entries = &self.entries;
+            match self.waits.next(|due, seq, _| super::entry::waits(entries, seq, due)) {
+                Some((due, seq)) if due <= now => {
+                    if let Some(entry) = self.entries.get_mut(&seq) {
+                        entry.state = State::Ready;
+                        self.ready.insert(seq);
+                    }
+                }
+                _ => break,
+            }
+        }
+    }
+}

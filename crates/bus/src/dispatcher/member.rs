@@ -1,0 +1,76 @@
+//! The subscribers of a group.
+
+use std::time::Duration;
+
+use promethean_event::{Filter, Ordered};
+
+/// A subscriber's number, unique in the hub.
+pub type MemberId = u64;
+
+/// What a member may choose for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberOptions {
+    /// Most events it holds unacked.
+    pub max_in_flight: usize,
+    /// How long its leases last.
+    pub ack_timeout: Duration,
+    /// How many events to read at a time for it.
+    pub batch_size: usize,
+}
+
+/// What belongs to the group while it has members.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Policy {
+    /// In which order events go out.
+    pub ordered: Ordered,
+    /// Deliveries before an event is dead-lettered; 0: no limit.
+    pub max_attempts: u32,
+    /// Which events the group wants.
+    pub filter: Filter,
+}
+
+impl Policy {
+    /// The first option in which `other` differs, with the value in force.
+    pub fn conflict(&self, other: &Policy) -> Option<(&'static str, String)> {
+        if self.ordered != other.ordered {
+            return Some(("ordered", format!("{:?}", self.ordered.as_str())));
+        }
+        if self.max_attempts != other.max_attempts {
+            return Some(("maxAttempts", self.max_attempts.to_string()));
+        }
+        (self.filter != other.filter).then(|| ("filter", describe(&self.filter)))
+    }
+}
+
+fn describe(filter: &Filter) -> String {
+    let headers: serde_json::Map<_, _> = filter.headers.iter().map(|(n, v)| (n.clone(), v.clone().into())).collect();
+    let mut shown = serde_json::Map::new();
+    if !filter.tags.is_empty() {
+        shown.insert("tags".to_owned(), filter.tags.clone().into());
+    }
+    if !filter.keys.is_empty() {
+        shown.insert("keys".to_owned(), filter.keys.clone().into());
+    }
+    if !headers.is_empty() {
+        shown.insert("headers".to_owned(), headers.into());
+    }
+    serde_json::Value::Object(shown).to_string()
+}
+
+/// A member as the dispatcher sees it.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: MemberId,
+    pub(super) options: MemberOptions,
+    pub(super) in_flight: usize,
+    /// What it may take beyond `in_flight` for reasons outside this topic: its other topics, its mailbox.
+    pub(super) allowance: usize,
+    pub(super) paused: bool,
+}
+
+impl Member {
+    /// How many more events it can take now.
+    pub(super) fn room(&self) -> usize {
+        if self.paused { 0 } else { self.options.max_in_flight.saturating_sub(self.in_flight).min(self.allowance) }
+    }
+}

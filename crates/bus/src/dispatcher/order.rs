@@ -1,0 +1,45 @@
+//! `ordered: "key"`: which unfinished event of a key is the earliest.
+//!
+//! Keys are kept as hashes: two keys with one hash only wait for each other without need.
+
+use std::collections::{BTreeSet, HashMap};
+
+use foldhash::fast::RandomState;
+use promethean_event::{Event, Seq};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The hash of an event's key; without a key there is no order to keep.
+pub(super) fn hash(event: &Event) -> Option<u64> {
+    event.key().map(|key| xxh3_64(key.as_bytes()))
+}
+
+/// The unfinished events of each key.
+#[derive(Debug, Default)]
+pub(super) struct KeyOrder {
+    queues: HashMap<u64, BTreeSet<Seq>, RandomState>,
+}
+
+impl KeyOrder {
+    /// Adds an event; whether it is the earliest of its key.
+    pub(super) fn join(&mut self, key: u64, seq: Seq) -> bool {
+        let queue = self.queues.entry(key).or_default();
+        queue.insert(seq);
+        queue.first() == Some(&seq)
+    }
+
+    /// Removes an event that is done; the one that is the earliest now, if `seq` was it before.
+    pub(super) fn leave(&mut self, key: u64, seq: Seq) -> Option<Seq> {
+        let queue = self.queues.get_mut(&key)?;
+        let was_first = queue.first() == Some(&seq);
+        queue.remove(&seq);
+        let next = queue.first().copied();
+        if next.is_none() {
+            self.queues.remove(&key);
+        }
+        next.filter(|_| was_first)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queues.clear();
+    }
+}

@@ -1,0 +1,48 @@
+//! Deadlines in order. Cancelling is lazy: a stale entry is recognised by its token when its time comes, and the
+//! heap is swept once stale entries outnumber live ones, so that it stays as small as what is in flight.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use promethean_event::{Millis, Seq};
+
+/// A heap of (deadline, seq, token).
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<(Millis, Seq, u64)>>,
+}
+
+impl Timers {
+    /// Adds a deadline.
+    pub(super) fn push(&mut self, at: Millis, seq: Seq, token: u64) {
+        self.heap.push(Reverse((at, seq, token)));
+    }
+
+    /// The next deadline that `is_live` still knows; stale ones before it are dropped.
+    pub(super) fn next(&mut self, is_live: impl Fn(Millis, Seq, u64) -> bool) -> Option<(Millis, Seq)> {
+        while let Some(Reverse((at, seq, token))) = self.heap.peek().copied() {
+            if is_live(at, seq, token) {
+                return Some((at, seq));
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    /// Drops stale entries when there are more than twice as many entries as `live`.
+    pub(super) fn sweep(&mut self, live: usize, is_live: impl Fn(Millis, Seq, u64) -> bool) {
+        if self.heap.len() > 2 * live + 64 {
+            self.heap.retain(|Reverse((at, seq, token))| is_live(*at, *seq, *token));
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.heap.clear();
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+}

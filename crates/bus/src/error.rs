@@ -1,0 +1,44 @@
+//! Why the bus could not do what it was asked.
+
+use promethean_event::{Code, Invalid};
+use promethean_store::Error as StoreError;
+
+/// A refusal or failure: a stable code and words for people that name the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// The stable code.
+    pub code: Code,
+    /// What happened and what to do.
+    pub message: String,
+}
+
+impl Error {
+    /// An error with `code`.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// The hub is draining.
+    pub fn shutting_down() -> Self {
+        Self::new(Code::ShuttingDown, "the hub is shutting down; connect again in a moment")
+    }
+
+    pub(crate) fn publish(error: &StoreError) -> Self {
+        Self::new(Code::PublishFailed, error.to_string())
+    }
+
+    pub(crate) fn group(error: &StoreError) -> Self {
+        Self::new(Code::AckFailed, error.to_string())
+    }
+
+    pub(crate) fn unknown_id(field: &str, id: promethean_event::EventId) -> Self {
+        Self::new(Code::UnknownId, format!("{field}: no event of this topic has the id {id}"))
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self { code: invalid.code, message: invalid.to_string() }
+    }
+}

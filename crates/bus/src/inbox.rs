@@ -1,0 +1,252 @@
+//! Where deliveries wait for their subscriber. One inbox may serve many subscriptions: a connection has one.
+//!
+//! Bounded by its subscribers: each holds at most `max_in_flight` events, what is queued included, and what has
+//! expired while it was queued is dropped before it can pile up.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use promethean_event::{Event, Millis};
+use tokio::sync::Notify;
+
+use crate::Error;
+use crate::dispatcher::MemberId;
+
+/// A subscription's number, unique in the hub.
+pub type SubscriptionId = MemberId;
+
+/// An event given to a subscriber.
+#[derive(Debug, Clone)]
+pub struct Given {
+    /// Whose it is.
+    pub subscription: SubscriptionId,
+    /// The event.
+    pub event: Event,
+    /// The how-manieth delivery.
+    pub attempt: u32,
+    /// Deliveries before it is dead-lettered; 0: no limit.
+    pub max_attempts: u32,
+    /// The number of this delivery; 0: an ephemeral tail, nothing to answer.
+    pub lease: u64,
+    /// Until when it has to be answered; 0: never.
+    pub deadline: Millis,
+    /// It belongs to a snapshot start.
+    pub snapshot: bool,
+}
+
+/// Where deliveries wait. Clones share one queue.
+#[derive(Clone, Default)]
+pub struct Inbox {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    batches: VecDeque<(Arc<Subscriber>, VecDeque<Given>)>,
+    ended: Vec<(SubscriptionId, Error)>,
+}
+
+impl Inbox {
+    /// An empty inbox.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes what is there, at most `events` and about `bytes`, in order; leaves out what expired before `now`.
+    pub fn take(&self, events: usize, bytes: usize, now: Millis, into: &mut Vec<Given>) {
+        let (mut events, mut bytes) = (events, bytes);
+        let mut queue = self.shared.queue.lock();
+        while let Some((subscriber, batch)) = queue.batches.front_mut() {
+            let mut taken = 0;
+            while events > 0
+                && bytes > 0
+                && let Some(given) = batch.pop_front()
+            {
+                taken += 1;
+                if given.deadline > now || given.deadline == Millis(0) {
+                    events -= 1;
+                    bytes = bytes.saturating_sub(given.event.body.len());
+                    into.push(given);
+                }
+            }
+            subscriber.taken(taken);
+            if !batch.is_empty() {
+                return;
+            }
+            queue.batches.pop_front();
+        }
+    }
+
+    /// Takes the subscriptions that the bus ended by itself, with the reason.
+    pub fn take_ended(&self) -> Vec<(SubscriptionId, Error)> {
+        std::mem::take(&mut self.shared.queue.lock().ended)
+    }
+
+    /// Whether there is nothing to take.
+    pub fn is_empty(&self) -> bool {
+        let queue = self.shared.queue.lock();
+        queue.batches.is_empty() && queue.ended.is_empty()
+    }
+
+    /// Resolves when there may be something to take. Cancel-safe.
+    pub async fn ready(&self) {
+        loop {
+            let notified = self.shared.wake.notified();
+            if !self.is_empty() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    fn push(&self, subscriber: &Arc<Subscriber>, batch: VecDeque<Given>) {
+        let mut queue = self.shared.queue.lock();
+        match queue.batches.back_mut() {
+            Some((last, waiting)) if Arc::ptr_eq(last, subscriber) => waiting.extend(batch),
+            _ => queue.batches.push_back((Arc::clone(subscriber), batch)),
+        }
+        drop(queue);
+        self.shared.wake.notify_one();
+    }
+
+    fn end(&self, subscription: SubscriptionId, error: Error) {
+        self.shared.queue.lock().ended.push((subscription, error));
+        self.shared.wake.notify_one();
+    }
+
+    /// Drops what belongs to `subscriber`, or only what of it has expired.
+    fn purge(&self, subscriber: &Arc<Subscriber>, expired_at: Option<Millis>) {
+        let mut queue = self.shared.queue.lock();
+        for (owner, batch) in &mut queue.batches {
+            if Arc::ptr_eq(owner, subscriber) {
+                let before = batch.len();
+                batch.retain(|given| expired_at.is_some_and(|now| given.deadline > now));
+                subscriber.taken(before - batch.len());
+            }
+        }
+        queue.batches.retain(|(_, batch)| !batch.is_empty());
+    }
+}
+
+/// A subscriber as the runners of its topics see it.
+pub(crate) struct Subscriber {
+    pub(crate) id: SubscriptionId,
+    pub(crate) inbox: Inbox,
+    pub(crate) max_in_flight: usize,
+    /// Whether several topics share `max_in_flight`.
+    pub(crate) shared: bool,
+    /// Of `max_in_flight`, what is in flight or reserved on any topic. Used only when shared.
+    used: AtomicUsize,
+    starved: AtomicBool,
+    /// The runners to wake when there is room again. Used only when shared.
+    runners: Mutex<Vec<Arc<Notify>>>,
+    /// An ephemeral tail gives nothing while this is set.
+    paused: AtomicBool,
+    queued: AtomicUsize,
+    /// Wakes an ephemeral tail when the queue has been taken.
+    space: Notify,
+}
+
+impl Subscriber {
+    pub(crate) fn new(id: SubscriptionId, inbox: Inbox, max_in_flight: usize, shared: bool) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            inbox,
+            max_in_flight,
+            shared,
+            used: AtomicUsize::new(0),
+            starved: AtomicBool::new(false),
+            runners: Mutex::default(),
+            paused: AtomicBool::new(false),
+            queued: AtomicUsize::new(0),
+            space: Notify::new(),
+        })
+    }
+
+    /// Puts deliveries into the inbox.
+    pub(crate) fn give(self: &Arc<Self>, batch: VecDeque<Given>, now: Millis) {
+        let queued = self.queued.fetch_add(batch.len(), Ordering::AcqRel) + batch.len();
+        self.inbox.push(self, batch);
+        if queued > 2 * self.max_in_flight {
+            self.inbox.purge(self, Some(now));
+        }
+    }
+
+    /// Drops what waits in the inbox: the subscription has ended.
+    pub(crate) fn clear(self: &Arc<Self>) {
+        self.inbox.purge(self, None);
+    }
+
+    /// Ends the subscription from the bus's side.
+    pub(crate) fn end(&self, error: Error) {
+        self.inbox.end(self.id, error);
+    }
+
+    fn taken(&self, count: usize) {
+        if count > 0 {
+            self.queued.fetch_sub(count, Ordering::AcqRel);
+            self.space.notify_one();
+        }
+    }
+
+    /// Stops an ephemeral tail, or lets it go on.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Release);
+        self.space.notify_one();
+    }
+
+    /// Resolves when fewer than `bound` events are queued and the tail is not paused.
+    pub(crate) async fn space(&self, bound: usize) {
+        while self.queued.load(Ordering::Acquire) >= bound || self.paused.load(Ordering::Acquire) {
+            self.space.notified().await;
+        }
+        // Pass it on: several topics may wait.
+        self.space.notify_one();
+    }
+
+    /// Has `runner` woken when there is room again.
+    pub(crate) fn wake_on_room(&self, runner: &Arc<Notify>) {
+        self.runners.lock().push(Arc::clone(runner));
+    }
+
+    /// Ends what [`Subscriber::wake_on_room`] began.
+    pub(crate) fn forget_runner(&self, runner: &Arc<Notify>) {
+        self.runners.lock().retain(|this| !Arc::ptr_eq(this, runner));
+    }
+
+    /// Reserves all the room there is, of what the topics share.
+    pub(crate) fn reserve(&self) -> usize {
+        let take_all = |used: usize| (used < self.max_in_flight).then_some(self.max_in_flight);
+        let try_take = || match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take_all) {
+            Ok(used) => self.max_in_flight - used,
+            Err(_) => 0,
+        };
+        match try_take() {
+            0 => {
+                self.starved.store(true, Ordering::SeqCst);
+                try_take()
+            }
+            room => room,
+        }
+    }
+
+    /// Gives room back.
+    pub(crate) fn release(&self, room: usize) {
+        if room > 0 {
+            self.used.fetch_sub(room, Ordering::SeqCst);
+            if self.starved.swap(false, Ordering::SeqCst) {
+                for runner in self.runners.lock().iter() {
+                    runner.notify_one();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What the bus counts. Plain numbers: the gateway turns them into Prometheus text.
+//!
+//! Bounded: over `max_series` topics or groups, the rest is counted under `_other`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use promethean_event::{Group, Topic};
+
+use crate::dispatcher::{Counts, Dispatcher};
+
+/// The name under which what is over the bound is counted.
+pub const OTHER: &str = "_other";
+
+/// The upper bounds of the histograms' buckets, in milliseconds.
+pub const BUCKETS_MS: [f64; 18] = [
+    0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 5_000.0, 10_000.0,
+    20_000.0, 30_000.0,
+];
+
+/// A histogram of durations.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// Counts of each bucket of [`BUCKETS_MS`], not cumulative; the last is above all bounds.
+    buckets: [AtomicU64; BUCKETS_MS.len() + 1],
+    sum_us: AtomicU64,
+}
+
+impl Histogram {
+    /// Counts one.
+    pub fn observe(&self, duration: Duration) {
+        let ms = duration.as_secs_f64() * 1_000.0;
+        let bucket = BUCKETS_MS.iter().position(|bound| ms <= *bound).unwrap_or(BUCKETS_MS.len());
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.sum_us.fetch_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// The counts of the buckets (the last: above all bounds), and the sum in milliseconds.
+    pub fn read(&self) -> ([u64; BUCKETS_MS.len() + 1], f64) {
+        (std::array::from_fn(|at| self.buckets[at].load(Relaxed)), self.sum_us.load(Relaxed) as f64 / 1_000.0)
+    }
+}
+
+/// What is counted of a topic.
+#[derive(Debug, Default)]
+pub struct TopicMetrics {
+    /// Events appended, duplicates not counted.
+    pub published: AtomicU64,
+}
+
+/// What is counted of a group on a topic.
+#[derive(Debug, Default)]
+pub struct GroupMetrics {
+    /// Deliveries, redeliveries too.
+    pub delivered: AtomicU64,
+    /// Deliveries after an event's first.
+    pub redelivered: AtomicU64,
+    /// Events acked.
+    pub acked: AtomicU64,
+    /// Events nacked.
+    pub nacked: AtomicU64,
+    /// Events dead-lettered.
+    pub dead_lettered: AtomicU64,
+    /// Events held by members now.
+    pub in_flight: AtomicU64,
+}
+
+/// The topic and group that something is counted under.
+pub type GroupName = (Box<str>, Box<str>);
+
+/// What is counted of a group, with the names it is counted under.
+pub type GroupSeries = (GroupName, Arc<GroupMetrics>);
+
+/// Everything the bus counts.
+#[derive(Debug)]
+pub struct Metrics {
+    max_series: usize,
+    topics: Mutex<HashMap<Box<str>, Arc<TopicMetrics>, RandomState>>,
+    groups: Mutex<HashMap<GroupName, Arc<GroupMetrics>, RandomState>>,
+    /// Publish to ack.
+    pub delivery_latency: Histogram,
+    /// Delivery to ack.
+    pub handler_duration: Histogram,
+    /// Reading events for a group.
+    pub poll_duration: Histogram,
+    /// Appending a burst.
+    pub append_duration: Histogram,
+}
+
+impl Metrics {
+    pub(crate) fn new(max_series: usize) -> Arc<Self> {
+        Arc::new(Self {
+            max_series: max_series.max(1),
+            topics: Mutex::default(),
+            groups: Mutex::default(),
+            delivery_latency: Histogram::default(),
+            handler_duration: Histogram::default(),
+            poll_duration: Histogram::default(),
+            append_duration: Histogram::default(),
+        })
+    }
+
+    /// The counters of a topic, or of all others once there are too many.
+    pub fn topic(&self, topic: &Topic) -> Arc<TopicMetrics> {
+        let mut topics = self.topics.lock();
+        let name =
+            if topics.len() < self.max_series || topics.contains_key(topic.as_str()) { topic.as_str() } else { OTHER };
+        if let Some(metrics) = topics.get(name) {
+            return Arc::clone(metrics);
+        }
+        Arc::clone(topics.entry(name.into()).or_default())
+    }
+
+    /// The counters of a group, or of all others once there are too many.
+    pub fn group(&self, topic: &Topic, group: &Group) -> Arc<GroupMetrics> {
+        let mut groups = self.groups.lock();
+        let mut name: GroupName = (topic.as_str().into(), group.as_str().into());
+        if groups.len() >= self.max_series && !groups.contains_key(&name) {
+            name = (OTHER.into(), OTHER.into());
+        }
+        Arc::clone(groups.entry(name).or_default())
+    }
+
+    /// All topics counted.
+    pub fn topics(&self) -> Vec<(Box<str>, Arc<TopicMetrics>)> {
+        self.topics.lock().iter().map(|(name, metrics)| (name.clone(), Arc::clone(metrics))).collect()
+    }
+
+    /// All groups counted.
+    pub fn groups(&self) -> Vec<GroupSeries> {
+        self.groups.lock().iter().map(|(name, metrics)| (name.clone(), Arc::clone(metrics))).collect()
+    }
+}
+
+/// Carries a dispatcher's counts over into the shared ones.
+pub(crate) struct GroupObserver {
+    metrics: Arc<Metrics>,
+    group: Arc<GroupMetrics>,
+    before: Counts,
+    in_flight: u64,
+}
+
+impl GroupObserver {
+    pub(crate) fn new(metrics: &Arc<Metrics>, topic: &Topic, group: &Group) -> Self {
+        let of_group = metrics.group(topic, group);
+        Self { metrics: Arc::clone(metrics), group: of_group, before: Counts::default(), in_flight: 0 }
+    }
+
+    pub(crate) fn observe(&mut self, dispatcher: &mut Dispatcher) {
+        let now = dispatcher.counts();
+        if now != self.before {
+            let add = |counter: &AtomicU64, now: u64, before: u64| counter.fetch_add(now - before, Relaxed);
+            add(&self.group.delivered, now.delivered, self.before.delivered);
+            add(&self.group.redelivered, now.redelivered, self.before.redelivered);
+            add(&self.group.acked, now.acked, self.before.acked);
+            add(&self.group.nacked, now.nacked, self.before.nacked);
+            add(&self.group.dead_lettered, now.dead_lettered, self.before.dead_lettered);
+            self.before = now;
+        }
+        self.set_in_flight(dispatcher.in_flight() as u64);
+        for (since_append, since_delivery) in dispatcher.take_latencies() {
+            self.metrics.delivery_latency.observe(since_append);
+            self.metrics.handler_duration.observe(since_delivery);
+        }
+    }
+
+    fn set_in_flight(&mut self, now: u64) {
+        // The series may be shared by several groups (`_other`): add the difference.
+        self.group.in_flight.fetch_add(now.wrapping_sub(self.in_flight), Relaxed);
+        self.in_flight = now;
+    }
+}
+
+impl Drop for GroupObserver {
+    fn drop(&mut self) {
+        self.set_in_flight(0);
+    }
+}

@@ -1,0 +1,92 @@
+//! Answers of consumers, and what becomes of answers that come late.
+
+use promethean_event::{Code, EventId};
+
+use super::Runner;
+use super::input::Reply;
+use crate::Error;
+use crate::dispatcher::{Answer, Receipt};
+
+impl Runner {
+    pub(super) async fn on_answer(
+        &mut self,
+        ids: Vec<(EventId, Option<u64>)>,
+        answer: Answer,
+        reply: Reply<Vec<Receipt>>,
+    ) {
+        if let Err(error) = self.load(None).await {
+            let _ = reply.send(Err(error));
+            return;
+        }
+        let now = self.core.clock.now();
+        let Some(dispatcher) = &mut self.dispatcher else {
+            let _ = reply.send(Ok(vec![Receipt::NotInFlight; ids.len()]));
+            return;
+        };
+        let mut receipts = Vec::with_capacity(ids.len());
+        let mut late = Vec::new();
+        for (id, lease) in ids {
+            let receipt = dispatcher.on_answer(id, lease, &answer, now, &mut self.commands);
+            if receipt == Receipt::NotInFlight && answer == Answer::Ack {
+                late.push(id);
+            }
+            receipts.push(receipt);
+        }
+        if let Err(error) = self.ack_late(&late).await {
+            let _ = reply.send(Err(error));
+            return;
+        }
+        if answer == Answer::Ack {
+            let dirty = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.is_dirty());
+            self.saving.after(dirty, move |saved| {
+                let _ = reply.send(saved.map(|()| receipts));
+            });
+        } else {
+            let _ = reply.send(Ok(receipts));
+        }
+    }
+
+    /// Acks by place what this runner does not know by id: it was given out before a restart, or is done already.
+    async fn ack_late(&mut self, ids: &[EventId]) -> Result<(), Error> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let places = self.core.store.locate(ids).await.map_err(|error| Error::group(&error))?;
+        for (id, place) in ids.iter().zip(places) {
+            if let (Some(place), Some(dispatcher)) = (place, &mut self.dispatcher)
+                && place.topic == self.topic
+            {
+                dispatcher.on_late_ack(place.seq, *id, place.ts);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn on_ack_up_to(&mut self, id: EventId, lease: Option<u64>, reply: Reply<()>) {
+        let result = self.ack_up_to(id, lease).await;
+        match result {
+            Err(error) => {
+                let _ = reply.send(Err(error));
+            }
+            Ok(()) => {
+                let dirty = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.is_dirty());
+                self.saving.after(dirty, move |saved| {
+                    let _ = reply.send(saved);
+                });
+            }
+        }
+    }
+
+    async fn ack_up_to(&mut self, id: EventId, lease: Option<u64>) -> Result<(), Error> {
+        self.load(None).await?;
+        let places = self.core.store.locate(&[id]).await.map_err(|error| Error::group(&error))?;
+        let place = places.into_iter().flatten().next().filter(|place| place.topic == self.topic);
+        let place = place.ok_or_else(|| Error::unknown_id("upTo", id))?;
+        let Some(dispatcher) = &mut self.dispatcher else { return Ok(()) };
+        if lease.is_some_and(|lease| dispatcher.is_lost(id, lease)) {
+            return Err(Error::new(Code::LeaseLost, format!("the event {id} was given out again since")));
+        }
+        dispatcher.on_ack_up_to(place.seq, id, place.ts);
+        Ok(())
+    }
+}

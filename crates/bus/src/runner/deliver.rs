@@ -1,0 +1,214 @@
+//! Carrying out what the dispatcher decided: reading, delivering, dead-lettering.
+
+use std::collections::HashMap;
+
+use promethean_event::{Draft, Event, EventId, Limits, Seq, payload_of};
+use promethean_store::{Outcome, ReadMax};
+
+use super::Runner;
+use crate::dispatcher::{Command, DeadLetter, Deliver, Dispatcher};
+use crate::{Burst, Given};
+
+impl Runner {
+    /// Carries out `commands`, and what follows from them, except that it does not ask for more.
+    pub(super) async fn carry_out(&mut self, dispatcher: &mut Dispatcher, commands: &mut Vec<Command>) {
+        let mut again = Vec::new();
+        let mut letters = Vec::new();
+        for command in commands.drain(..) {
+            match command {
+                Command::Deliver(deliver) => again.push(deliver),
+                Command::DeadLetter(letter) => letters.push(letter),
+                Command::Read { from, max } => self.read(dispatcher, from, max).await,
+                Command::ReadSnapshot { max } => self.read_snapshot(dispatcher, max).await,
+            }
+        }
+        if !again.is_empty() {
+            self.redeliver(dispatcher, again).await;
+        }
+        if !letters.is_empty() {
+            self.dead_letter(dispatcher, letters).await;
+        }
+    }
+
+    async fn read(&mut self, dispatcher: &mut Dispatcher, from: Seq, max: usize) {
+        let started = std::time::Instant::now();
+        let read = self.core.store.read(&self.topic, from, ReadMax::events(max)).await;
+        self.core.metrics.poll_duration.observe(started.elapsed());
+        let now = self.core.clock.now();
+        match read {
+            Ok(events) => {
+                let mut commands = Vec::with_capacity(events.len());
+                dispatcher.on_read(from, &events, now, &mut commands);
+                self.give(dispatcher, events, commands).await;
+            }
+            Err(error) => {
+                tracing::error!(topic = %self.topic, group = %self.group, from, %error, "cannot read the topic");
+                // Looked at again with the next news of the topic or of a member.
+                dispatcher.on_read_failed();
+                tokio::time::sleep(super::SAVE_AGAIN).await;
+            }
+        }
+    }
+
+    async fn read_snapshot(&mut self, dispatcher: &mut Dispatcher, max: usize) {
+        if self.snapshot.is_none() {
+            self.snapshot = self.core.store.key_snapshot(&self.topic).await.ok();
+        }
+        let read = match &mut self.snapshot {
+            Some(snapshot) => snapshot.next(max).await,
+            None => Ok(Vec::new()),
+        };
+        let now = self.core.clock.now();
+        match read {
+            Ok(events) => {
+                if events.is_empty() {
+                    self.snapshot = None;
+                }
+                let mut commands = Vec::with_capacity(events.len());
+                dispatcher.on_snapshot(&events, now, &mut commands);
+                self.give(dispatcher, events, commands).await;
+            }
+            Err(error) => {
+                tracing::error!(topic = %self.topic, group = %self.group, %error, "cannot read the snapshot");
+                self.snapshot = None;
+                dispatcher.on_read_failed();
+                tokio::time::sleep(super::SAVE_AGAIN).await;
+            }
+        }
+    }
+
+    /// Delivers events that were just read. What the dispatcher wants beyond them is read again.
+    async fn give(&mut self, dispatcher: &mut Dispatcher, events: Vec<Event>, commands: Vec<Command>) {
+        let max_attempts = dispatcher.max_attempts();
+        let (mut again, mut letters) = (Vec::new(), Vec::new());
+        // Both are in the same order nearly always: one walk finds all.
+        let mut events: Vec<Option<Event>> = events.into_iter().map(Some).collect();
+        let mut at = 0;
+        for command in commands {
+            match command {
+                Command::Deliver(deliver) => {
+                    let is_it = |event: &Option<Event>| event.as_ref().is_some_and(|event| event.seq == deliver.seq);
+                    match events[at..].iter().position(is_it) {
+                        Some(step) => {
+                            at += step + 1;
+                            if let Some(event) = events[at - 1].take() {
+                                self.hand_over(&deliver, event, max_attempts);
+                            }
+                        }
+                        None => again.push(deliver),
+                    }
+                }
+                Command::DeadLetter(letter) => letters.push(letter),
+                Command::Read { .. } | Command::ReadSnapshot { .. } => {}
+            }
+        }
+        if !again.is_empty() {
+            self.redeliver(dispatcher, again).await;
+        }
+        if !letters.is_empty() {
+            self.dead_letter(dispatcher, letters).await;
+        }
+    }
+
+    fn hand_over(&mut self, deliver: &Deliver, event: Event, max_attempts: u32) {
+        if let Some(member) = self.members.get_mut(&deliver.member) {
+            member.outgoing.push_back(Given {
+                subscription: deliver.member,
+                event,
+                attempt: deliver.attempt,
+                max_attempts,
+                lease: deliver.lease,
+                deadline: deliver.deadline,
+                snapshot: deliver.snapshot,
+            });
+        }
+    }
+
+    /// Delivers events that were read before: reads them again.
+    async fn redeliver(&mut self, dispatcher: &mut Dispatcher, delivers: Vec<Deliver>) {
+        let max_attempts = dispatcher.max_attempts();
+        let mut seqs: Vec<Seq> = delivers.iter().map(|deliver| deliver.seq).collect();
+        seqs.sort_unstable();
+        let (mut found, mut unreadable) = (HashMap::new(), None);
+        for run in seqs.chunk_by(|one, next| one + 1 == *next) {
+            let (mut from, last) = (run[0], run[run.len() - 1]);
+            while from <= last {
+                let left = usize::try_from(last - from + 1).unwrap_or(usize::MAX);
+                match self.core.store.read(&self.topic, from, ReadMax::events(left)).await {
+                    Ok(events) => {
+                        let Some(end) = events.last().map(|event| event.seq) else { break };
+                        from = end + 1;
+                        found.extend(events.into_iter().map(|event| (event.seq, event)));
+                    }
+                    Err(error) => {
+                        unreadable = Some(error);
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(error) = &unreadable {
+            tracing::error!(topic = %self.topic, group = %self.group, %error, "cannot read events that are due again");
+        }
+        for deliver in delivers {
+            match found.remove(&deliver.seq) {
+                Some(event) => self.hand_over(&deliver, event, max_attempts),
+                None if unreadable.is_some() => {
+                    let now = self.core.clock.now();
+                    dispatcher.on_unreadable(deliver.seq, now, &mut self.commands);
+                }
+                None => dispatcher.on_gone(deliver.seq),
+            }
+        }
+    }
+
+    async fn dead_letter(&mut self, dispatcher: &mut Dispatcher, letters: Vec<DeadLetter>) {
+        for letter in letters {
+            match self.write_dead_letter(dispatcher.generation(), &letter).await {
+                Ok(()) => dispatcher.on_dead_lettered(letter.seq),
+                Err(reason) => {
+                    tracing::error!(topic = %self.topic, group = %self.group, seq = letter.seq, reason, "cannot write the dead letter");
+                    dispatcher.on_dead_letter_failed(letter.seq, self.core.clock.now());
+                }
+            }
+        }
+    }
+
+    async fn write_dead_letter(&mut self, generation: u64, letter: &DeadLetter) -> Result<(), String> {
+        let store = &self.core.store;
+        let read = store.read(&self.topic, letter.seq, ReadMax::events(1)).await.map_err(|error| error.to_string())?;
+        let Some(original) = read.into_iter().find(|event| event.seq == letter.seq) else { return Ok(()) };
+        let now = self.core.wall();
+        let payload = payload_of(&serde_json::json!({
+            "topic": self.topic,
+            "group": self.group,
+            "original": null,
+            "err": letter.reason,
+            "attempts": letter.attempts,
+            "ts": now,
+        }))
+        .map_err(|error| error.to_string())?;
+        // The original goes in byte for byte.
+        let text = payload.get().replacen("\"original\":null", &format!("\"original\":{}", original.to_json()), 1);
+        let payload = serde_json::value::RawValue::from_string(text).map_err(|error| error.to_string())?;
+        let mut draft = Draft::new(self.topic.dead_letter(), std::borrow::Cow::Owned(payload));
+        // The same failure told twice is one dead letter.
+        let parts = [
+            self.topic.as_str().as_bytes(),
+            self.group.as_str().as_bytes(),
+            original.id.as_bytes(),
+            &generation.to_le_bytes(),
+        ];
+        draft.options.id = Some(EventId::derived(&parts));
+        draft.options.key = original.key().map(|key| std::borrow::Cow::Owned(key.into_owned()));
+        draft.options.caused_by = vec![original.id];
+        let limits = Limits { max_event_bytes: usize::MAX };
+        let mut burst = Burst::new(&self.core.ids, store, limits, now);
+        burst.add(&draft).map_err(|error| error.to_string())?;
+        let (events, _) = burst.finish();
+        match store.append(events).await.map_err(|error| error.to_string())?.pop() {
+            Some(Outcome::DuplicateId { topic, .. }) => Err(format!("its id is taken on {topic}")),
+            _ => Ok(()),
+        }
+    }
+}

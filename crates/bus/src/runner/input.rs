@@ -1,0 +1,168 @@
+//! What reaches a runner, and how each is taken in.
+
+use std::sync::Arc;
+
+use promethean_event::{Cursor, EventId, From};
+use tokio::sync::oneshot;
+
+use super::{Fatal, Member, Runner};
+use crate::dispatcher::{Answer, MemberId, MemberOptions, Policy, Receipt};
+use crate::inbox::Subscriber;
+use crate::status::GroupStatus;
+use crate::{Code, Error};
+
+/// The way back to whoever asked.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// Something for the owner of a group.
+pub(crate) enum Input {
+    /// A subscriber comes.
+    Join(Box<Join>),
+    /// A subscriber goes.
+    Leave(MemberId),
+    /// Deliveries to a subscriber stop or go on.
+    Pause(MemberId, bool),
+    /// Answers to deliveries; a receipt for each.
+    Answer { ids: Vec<(EventId, Option<u64>)>, answer: Answer, reply: Reply<Vec<Receipt>> },
+    /// An ack of an event and all before it.
+    AckUpTo { id: EventId, lease: Option<u64>, reply: Reply<()> },
+    /// Moves the group's place.
+    Seek { to: From, reply: Reply<Cursor> },
+    /// How things stand.
+    Status(Reply<Option<GroupStatus>>),
+    /// The hub shuts down: gives leases back, saves, ends.
+    Drain(oneshot::Sender<()>),
+}
+
+/// A subscriber comes.
+pub(crate) struct Join {
+    pub(crate) subscriber: Arc<Subscriber>,
+    pub(crate) options: MemberOptions,
+    pub(crate) policy: Policy,
+    pub(crate) from: From,
+    pub(crate) reply: Reply<Cursor>,
+}
+
+impl Runner {
+    pub(super) async fn on_input(&mut self, input: Input) -> Result<(), Fatal> {
+        match input {
+            Input::Join(join) => self.on_join(*join).await,
+            Input::Leave(id) => self.on_leave(id),
+            Input::Pause(id, paused) => {
+                if let Some(dispatcher) = &mut self.dispatcher {
+                    dispatcher.on_pause(id, paused);
+                }
+            }
+            Input::Answer { ids, answer, reply } => self.on_answer(ids, answer, reply).await,
+            Input::AckUpTo { id, lease, reply } => self.on_ack_up_to(id, lease, reply).await,
+            Input::Seek { to, reply } => self.on_seek(to, reply).await,
+            Input::Status(reply) => {
+                let status = match self.load(None).await {
+                    Ok(_) => Ok(self.status()),
+                    Err(error) => Err(error),
+                };
+                let _ = reply.send(status);
+            }
+            Input::Drain(done) => {
+                self.on_drain();
+                self.saving.when_idle(done);
+            }
+        }
+        Ok(())
+    }
+
+    async fn on_join(&mut self, join: Join) {
+        let Join { subscriber, options, policy, from, reply } = join;
+        if let Err(error) = self.load(Some(from)).await {
+            let _ = reply.send(Err(error));
+            return;
+        }
+        let Some(dispatcher) = &mut self.dispatcher else { return };
+        if self.members.is_empty() && dispatcher.snapshot_cut().is_some() && dispatcher.has_read() {
+            // The dispatcher reads the snapshot anew under another policy; so does this.
+            self.snapshot = None;
+        }
+        if let Err((option, in_force)) = dispatcher.on_join(subscriber.id, options, policy) {
+            let message = format!(
+                "opts.{option}: the group has members with {option} = {in_force}; use the same, or another group"
+            );
+            let _ = reply.send(Err(Error::new(Code::BadRequest, message)));
+            return;
+        }
+        if subscriber.shared {
+            subscriber.wake_on_room(&self.wake);
+        }
+        self.members.insert(subscriber.id, Member { subscriber, charged: 0, outgoing: Default::default() });
+        let cursor = self.dispatcher.as_ref().map(|dispatcher| self.cursor(dispatcher));
+        if let Some(cursor) = cursor
+            && reply.send(Ok(cursor)).is_ok()
+        {
+            return;
+        }
+        // Whoever asked is gone already, its Leave may never come.
+        self.drop_newest_if_orphan();
+    }
+
+    fn drop_newest_if_orphan(&mut self) {
+        let orphans: Vec<MemberId> = self
+            .members
+            .iter()
+            .filter(|(_, member)| Arc::strong_count(&member.subscriber) == 1)
+            .map(|(&id, _)| id)
+            .collect();
+        for id in orphans {
+            self.on_leave(id);
+        }
+    }
+
+    pub(super) fn on_leave(&mut self, id: MemberId) {
+        let Some(member) = self.members.remove(&id) else { return };
+        member.subscriber.clear();
+        if member.subscriber.shared {
+            member.subscriber.forget_runner(&self.wake);
+            member.subscriber.release(member.charged);
+        }
+        let now = self.core.clock.now();
+        if let Some(dispatcher) = &mut self.dispatcher {
+            dispatcher.on_leave(id, now, &mut self.commands);
+        }
+    }
+
+    /// Gives all leases back without counting the deliveries.
+    fn on_drain(&mut self) {
+        let now = self.core.clock.now();
+        for (id, member) in self.members.drain() {
+            member.subscriber.clear();
+            member.subscriber.end(Error::shutting_down());
+            if let Some(dispatcher) = &mut self.dispatcher {
+                dispatcher.on_dismiss(id, now, &mut self.commands);
+            }
+        }
+    }
+
+    async fn on_seek(&mut self, to: From, reply: Reply<Cursor>) {
+        if let Err(error) = self.load(Some(From::Latest)).await {
+            let _ = reply.send(Err(error));
+            return;
+        }
+        match self.find(to).await {
+            Err(error) => {
+                let _ = reply.send(Err(error));
+            }
+            Ok((start, snapshot)) => {
+                let Some(dispatcher) = &mut self.dispatcher else { return };
+                dispatcher.on_seek(start, snapshot.as_ref().map(|snapshot| snapshot.cut()));
+                self.snapshot = snapshot;
+                for member in self.members.values() {
+                    member.subscriber.clear();
+                }
+                if let Some(dispatcher) = &self.dispatcher {
+                    let cursor = self.cursor(dispatcher);
+                    self.saving.after(dispatcher.is_dirty(), move |saved| {
+                        let _ = reply.send(saved.map(|()| cursor));
+                    });
+                }
+            }
+        }
+    }
+}

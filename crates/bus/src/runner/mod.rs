@@ -1,0 +1,276 @@
+//! The owner of one group on one topic: feeds the dispatcher, carries its commands out, saves what it decided.
+//!
+//! One task, no locks: everything reaches it as an [`Input`], every caller gets its answer by a oneshot.
+//! Invariants: at most one save is under way; an ack is answered only after a save that covers it returned.
+
+mod answer;
+mod deliver;
+mod input;
+mod save;
+mod status;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use promethean_event::{Cursor, Event, From, Group, Millis, Topic};
+use promethean_store::{GroupState, KeySnapshot, Saved, Seek, SnapshotState, Start, Tail, Version};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::Error;
+use crate::bus::Core;
+use crate::dispatcher::{Command, Dispatcher, MemberId};
+use crate::inbox::{Given, Subscriber};
+use crate::metrics::GroupObserver;
+
+pub(crate) use input::{Input, Join};
+use save::Saving;
+
+/// Most inputs taken before the dispatcher is asked again.
+const INPUTS_AT_ONCE: usize = 256;
+/// How long after a refused save the next one is tried.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
+
+/// The way to a runner. Unbounded by itself; every sender waits for its answer, so what is under way is bounded by
+/// the number of subscribers and what each may have pending.
+pub(crate) type Handle = mpsc::UnboundedSender<Input>;
+
+pub(crate) struct Runner {
+    core: Arc<Core>,
+    topic: Topic,
+    group: Group,
+    inputs: mpsc::UnboundedReceiver<Input>,
+    /// None until the first input that needs it.
+    dispatcher: Option<Dispatcher>,
+    version: Version,
+    tail: watch::Receiver<Tail>,
+    members: HashMap<MemberId, Member>,
+    wake: Arc<Notify>,
+    snapshot: Option<Box<dyn KeySnapshot>>,
+    saving: Saving,
+    commands: Vec<Command>,
+    metrics: GroupObserver,
+}
+
+/// A member as the runner sees it.
+struct Member {
+    subscriber: Arc<Subscriber>,
+    /// Of its shared room, what it holds here.
+    charged: usize,
+    outgoing: std::collections::VecDeque<Given>,
+}
+
+/// Why a runner ends before its members do.
+struct Fatal(Error);
+
+impl Runner {
+    /// Starts the runner of a group on a topic.
+    pub(crate) fn spawn(core: &Arc<Core>, topic: &Topic, group: &Group) -> Handle {
+        let (handle, inputs) = mpsc::unbounded_channel();
+        let runner = Runner {
+            tail: core.store.watch(topic),
+            core: Arc::clone(core),
+            topic: topic.clone(),
+            group: group.clone(),
+            inputs,
+            dispatcher: None,
+            version: 0,
+            members: HashMap::new(),
+            wake: Arc::new(Notify::new()),
+            snapshot: None,
+            saving: Saving::default(),
+            commands: Vec::new(),
+            metrics: GroupObserver::new(&core.metrics, topic, group),
+        };
+        tokio::spawn(runner.run());
+        handle
+    }
+
+    async fn run(mut self) {
+        let end = self.serve().await;
+        self.inputs.close();
+        self.core.forget_runner(&self.topic, &self.group);
+        if let Err(Fatal(error)) = end {
+            tracing::error!(topic = %self.topic, group = %self.group, %error, "the group stops");
+            for member in self.members.values() {
+                member.subscriber.end(error.clone());
+            }
+            self.saving.fail(&error);
+        }
+        // Whoever sent something after the registry forgot this runner finds its answer dropped, and asks again.
+    }
+
+    async fn serve(&mut self) -> Result<(), Fatal> {
+        loop {
+            let wake_at = self.settle().await?;
+            self.start_save();
+            if self.is_idle() && self.core.retire_runner(&self.topic, &self.group, &self.inputs) {
+                return Ok(());
+            }
+            let room = self.dispatcher.as_ref().is_some_and(Dispatcher::has_room);
+            let alarm = wake_at.map(|at| self.core.clock.instant(at));
+            tokio::select! {
+                biased;
+                input = self.inputs.recv() => match input {
+                    Some(input) => self.take_inputs(input).await?,
+                    None => return Ok(()),
+                },
+                saved = self.saving.done() => self.on_saved(saved)?,
+                () = self.wake.notified() => {}
+                // Without room there is nothing to do about news.
+                changed = self.tail.changed(), if room => {
+                    if changed.is_err() {
+                        return Err(Fatal(Error::shutting_down()));
+                    }
+                }
+                () = sleep_until(alarm) => {}
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.members.is_empty() && self.saving.is_idle()
+    }
+
+    async fn take_inputs(&mut self, first: Input) -> Result<(), Fatal> {
+        self.on_input(first).await?;
+        for _ in 1..INPUTS_AT_ONCE {
+            match self.inputs.try_recv() {
+                Ok(input) => self.on_input(input).await?,
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the dispatcher and carries out what it says until it has nothing more to say.
+    async fn settle(&mut self) -> Result<Option<Millis>, Fatal> {
+        let Some(mut dispatcher) = self.dispatcher.take() else { return Ok(None) };
+        let reserved = self.reserve(&mut dispatcher);
+        let wake_at = loop {
+            dispatcher.on_tail(self.tail.borrow_and_update().seq);
+            let now = self.core.clock.now();
+            let mut commands = std::mem::take(&mut self.commands);
+            let wake_at = dispatcher.poll(now, &mut commands);
+            let quiet = commands.is_empty();
+            self.carry_out(&mut dispatcher, &mut commands).await;
+            self.commands = commands;
+            if quiet {
+                break wake_at;
+            }
+        };
+        self.flush();
+        self.unreserve(&dispatcher, reserved);
+        self.metrics.observe(&mut dispatcher);
+        self.dispatcher = Some(dispatcher);
+        Ok(wake_at)
+    }
+
+    /// Takes the room that members share with their other topics, for as long as this dispatcher decides.
+    fn reserve(&self, dispatcher: &mut Dispatcher) -> Vec<(MemberId, usize)> {
+        let sharing = self.members.iter().filter(|(_, member)| member.subscriber.shared);
+        sharing
+            .map(|(&id, member)| {
+                let room = member.subscriber.reserve();
+                dispatcher.on_allowance(id, room);
+                (id, room)
+            })
+            .collect()
+    }
+
+    /// Gives back what was not used, and what was answered since the last time.
+    fn unreserve(&mut self, dispatcher: &Dispatcher, reserved: Vec<(MemberId, usize)>) {
+        for (id, room) in reserved {
+            let Some(member) = self.members.get_mut(&id) else { continue };
+            let held = dispatcher.held_by(id);
+            member.subscriber.release(member.charged + room - held);
+            member.charged = held;
+        }
+    }
+
+    /// Hands what was decided to the members.
+    fn flush(&mut self) {
+        let now = self.core.clock.now();
+        for member in self.members.values_mut() {
+            if !member.outgoing.is_empty() {
+                member.subscriber.give(std::mem::take(&mut member.outgoing), now);
+            }
+        }
+    }
+
+    /// Loads the group's state; where there is none and `from` says where to begin, makes it. **Returned ⇒ durable.**
+    async fn load(&mut self, from: Option<From>) -> Result<bool, Error> {
+        while self.dispatcher.is_none() {
+            let store = Arc::clone(&self.core.store);
+            let loaded = store.load(&self.topic, &self.group).await.map_err(|error| Error::group(&error))?;
+            if let Some((state, version)) = loaded {
+                self.begin(state, version);
+                break;
+            }
+            let Some(from) = from else { return Ok(false) };
+            let (state, snapshot) = self.first_state(from).await?;
+            let saved = store.compare_and_set(&self.topic, &self.group, 0, state.clone()).await;
+            if let Saved::Yes(version) = saved.map_err(|error| Error::group(&error))? {
+                self.snapshot = snapshot;
+                self.begin(state, version);
+            }
+        }
+        Ok(true)
+    }
+
+    fn begin(&mut self, state: GroupState, version: Version) {
+        // Leases are numbered by the microsecond: an old number never fits a delivery after a restart.
+        let first_lease = Millis::now().0.saturating_mul(1_000);
+        let mut dispatcher = Dispatcher::new(state, self.topic.is_dead_letter(), first_lease);
+        dispatcher.on_tail(self.tail.borrow().seq);
+        self.dispatcher = Some(dispatcher);
+        self.version = version;
+    }
+
+    async fn first_state(&mut self, from: From) -> Result<(GroupState, Option<Box<dyn KeySnapshot>>), Error> {
+        let (start, snapshot) = self.find(from).await?;
+        let cut = snapshot.as_ref().map(|snapshot| snapshot.cut());
+        let state = GroupState {
+            floor: start.done,
+            last: start.last,
+            snapshot: cut.map(|cut| SnapshotState { cut, ..SnapshotState::default() }),
+            ..GroupState::default()
+        };
+        Ok((state, snapshot))
+    }
+
+    /// The place that `from` means on this topic.
+    async fn find(&mut self, from: From) -> Result<(Start, Option<Box<dyn KeySnapshot>>), Error> {
+        if from == From::Snapshot {
+            let snapshot = self.core.store.key_snapshot(&self.topic).await.map_err(|error| Error::group(&error))?;
+            let cut = snapshot.cut();
+            let read = self.core.store.read(&self.topic, cut, promethean_store::ReadMax::events(1)).await;
+            let at_cut = read.map_err(|error| Error::group(&error))?.into_iter().find(|event| event.seq == cut);
+            let last = at_cut.map(|event: Event| (event.id, event.ts));
+            return Ok((Start { done: cut, last }, Some(snapshot)));
+        }
+        self.core.seek(&self.topic, from).await.map(|start| (start, None))
+    }
+
+    fn cursor(&self, dispatcher: &Dispatcher) -> Cursor {
+        let (seq, last) = dispatcher.cursor();
+        crate::status::cursor(&self.topic, seq, last)
+    }
+}
+
+/// The seek that `from` means; a snapshot start has none.
+pub(crate) fn seek_of(from: From) -> Seek {
+    match from {
+        From::Latest | From::Snapshot => Seek::Latest,
+        From::Earliest => Seek::Earliest,
+        From::Ts(ts) => Seek::Ts(ts),
+        From::AfterId(id) => Seek::AfterId(id),
+    }
+}
+
+async fn sleep_until(alarm: Option<tokio::time::Instant>) {
+    match alarm {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

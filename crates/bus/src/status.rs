@@ -1,0 +1,100 @@
+//! How groups stand, for operators.
+
+use std::time::Duration;
+
+use promethean_event::{Cursor, EventId, Group, Millis, Seq, Topic};
+use promethean_store::{GroupState, Mark};
+use serde::Serialize;
+
+use crate::dispatcher::{Counts, MemberId, Unanswered, Why};
+
+pub(crate) fn cursor(topic: &Topic, seq: Seq, last: Mark) -> Cursor {
+    Cursor { topic: topic.clone(), last_id: last.map(|(id, _)| id), last_ts: last.map(|(_, ts)| ts), seq }
+}
+
+/// How far a group is behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lag {
+    /// Where the group stands; none when it has no cursor on the topic.
+    pub cursor: Option<Cursor>,
+    /// The last event's id.
+    pub tail: Option<EventId>,
+    /// Events not done.
+    pub events: u64,
+    /// The age of the oldest event that is not done, by the time of its append.
+    pub age: Duration,
+}
+
+/// How a group stands on a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// The topic.
+    pub topic: Topic,
+    /// The group.
+    pub group: Group,
+    /// Where it stands.
+    pub cursor: Cursor,
+    /// Events not done.
+    pub lag: u64,
+    /// The age of the oldest event that is not done.
+    pub lag_age: Duration,
+    /// Its members on this hub.
+    pub members: Vec<MemberStatus>,
+    /// Events held by members.
+    pub in_flight: usize,
+    /// What is read and not done, at most the first 1,000.
+    pub unfinished: Vec<Holding>,
+    /// Counts since the group was loaded.
+    pub counts: Counts,
+}
+
+/// A member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its subscription's number.
+    pub id: MemberId,
+    /// Events it holds.
+    pub in_flight: usize,
+    /// Deliveries to it are stopped.
+    pub paused: bool,
+}
+
+/// An event that is not done, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Holding {
+    /// The place.
+    pub seq: Seq,
+    /// The id.
+    pub id: EventId,
+    /// Deliveries so far.
+    pub attempts: u32,
+    /// `held`, `ready`, `backoff`, `behind_key` or `dying`.
+    pub state: &'static str,
+    /// Who holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<MemberId>,
+    /// The lease's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+    /// When the lease or the wait ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Millis>,
+}
+
+impl std::convert::From<Unanswered> for Holding {
+    fn from(one: Unanswered) -> Self {
+        let (state, member, lease, until) = match one.why {
+            Why::Held { member, lease, deadline } => ("held", Some(member), Some(lease), Some(deadline)),
+            Why::Ready => ("ready", None, None, None),
+            Why::Backoff { until } => ("backoff", None, None, Some(until)),
+            Why::BehindKey => ("behind_key", None, None, None),
+            Why::Dying => ("dying", None, None, None),
+        };
+        Self { seq: one.seq, id: one.id, attempts: one.attempts, state, member, lease, until }
+    }
+}
+
+/// Events not done by `state` in a topic that ends at `tail`.
+pub(crate) fn lag_of(state: &GroupState, tail: Seq) -> u64 {
+    tail.saturating_sub(state.floor).saturating_sub(state.done.count())
+}

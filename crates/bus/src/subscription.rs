@@ -1,0 +1,364 @@
+//! A subscriber's side: deliveries come out, answers go in. Dropping it gives its leases back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use promethean_event::{Code, Cursor, Event, EventId, Group, Selector, SubscribeOptions, Topic};
+use tokio::task::JoinSet;
+
+use crate::bus::{Core, Request, TopicGate};
+use crate::dispatcher::{Answer, MemberOptions, Policy, Receipt};
+use crate::inbox::{Given, Inbox, Subscriber, SubscriptionId};
+use crate::runner::Input;
+use crate::{Error, fan_in};
+
+/// The answering side of a subscription. Dropping it ends the subscription and gives its leases back at once.
+pub struct Membership {
+    pub(crate) inner: Arc<Inner>,
+    /// The tasks of a fan-in or an ephemeral tail; they end with this.
+    tasks: JoinSet<()>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) core: Arc<Core>,
+    pub(crate) subscriber: Arc<Subscriber>,
+    pub(crate) group: Option<Group>,
+    pub(crate) options: SubscribeOptions,
+    pub(crate) selectors: Vec<Selector>,
+    pub(crate) gate: Option<TopicGate>,
+    /// The topics it is a member on.
+    pub(crate) joined: Mutex<Joined>,
+}
+
+#[derive(Default)]
+pub(crate) struct Joined {
+    pub(crate) topics: Vec<Topic>,
+    pub(crate) paused: bool,
+    pub(crate) left: bool,
+}
+
+impl Membership {
+    pub(crate) async fn open(
+        core: &Arc<Core>,
+        id: SubscriptionId,
+        request: Request,
+        inbox: &Inbox,
+    ) -> Result<(Self, Vec<Cursor>), Error> {
+        let Request { topic, group, options, gate } = request;
+        let mut selectors = vec![topic];
+        for selector in &options.topics {
+            if !selectors.contains(selector) {
+                selectors.push(selector.clone());
+            }
+        }
+        let shared = selectors.len() > 1 || matches!(selectors[0], Selector::Pattern(_));
+        let subscriber = Subscriber::new(id, inbox.clone(), options.max_in_flight, shared);
+        let inner = Arc::new(Inner {
+            core: Arc::clone(core),
+            subscriber,
+            group,
+            options,
+            selectors,
+            gate,
+            joined: Mutex::default(),
+        });
+        // From here on, an early return or a cancellation drops the membership, which leaves whatever was joined.
+        let mut membership = Self { inner, tasks: JoinSet::new() };
+        let (cursors, tasks) = fan_in::start(&membership.inner).await?;
+        membership.tasks = tasks;
+        Ok((membership, cursors))
+    }
+
+    /// The subscription's number.
+    pub fn id(&self) -> SubscriptionId {
+        self.inner.subscriber.id
+    }
+
+    /// The group; none: an ephemeral tail.
+    pub fn group(&self) -> Option<&Group> {
+        self.inner.group.as_ref()
+    }
+
+    /// The topics it is a member on now.
+    pub fn topics(&self) -> Vec<Topic> {
+        self.inner.joined.lock().topics.clone()
+    }
+
+    /// Answers deliveries, each with its lease where it has to be the current one. A receipt for each, in order.
+    ///
+    /// An `Ack` is answered once it is durable.
+    ///
+    /// # Errors
+    /// `ack_failed`: whether it was saved is not known.
+    pub async fn answer(&self, ids: Vec<(EventId, Option<u64>)>, answer: Answer) -> Result<Vec<Receipt>, Error> {
+        self.inner.answer(ids, answer).await
+    }
+
+    /// Acks an event and all before it on its topic.
+    ///
+    /// # Errors
+    /// `unknown_id`, `lease_lost`, `ack_failed`.
+    pub async fn ack_up_to(&self, id: EventId, lease: Option<u64>) -> Result<(), Error> {
+        let Some(group) = &self.inner.group else { return Ok(()) };
+        let topic = self.inner.topic_of(id).await?.ok_or_else(|| Error::unknown_id("upTo", id))?;
+        self.inner.core.ask(&topic, group, |reply| Input::AckUpTo { id, lease, reply }).await
+    }
+
+    /// Stops deliveries to this subscriber, or goes on with them.
+    pub fn pause(&self, paused: bool) {
+        let mut joined = self.inner.joined.lock();
+        joined.paused = paused;
+        for topic in &joined.topics {
+            self.inner.tell(topic, Input::Pause(self.id(), paused));
+        }
+        self.inner.subscriber.set_paused(paused);
+    }
+
+    /// Whether deliveries are stopped.
+    pub fn is_paused(&self) -> bool {
+        self.inner.joined.lock().paused
+    }
+
+    /// Leaves one topic, when the subscriber may no longer see it.
+    pub fn leave(&self, topic: &Topic) {
+        let mut joined = self.inner.joined.lock();
+        if let Some(at) = joined.topics.iter().position(|this| this == topic) {
+            joined.topics.swap_remove(at);
+            self.inner.tell(topic, Input::Leave(self.id()));
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut joined = self.inner.joined.lock();
+        joined.left = true;
+        for topic in joined.topics.drain(..) {
+            self.inner.tell(&topic, Input::Leave(self.inner.subscriber.id));
+        }
+        self.inner.subscriber.clear();
+    }
+}
+
+impl Inner {
+    pub(crate) fn tell(&self, topic: &Topic, input: Input) {
+        if let Some(runner) = self.group.as_ref().and_then(|group| self.core.runner_of(topic, group)) {
+            // A runner that has ended has no members to be told of.
+            let _ = runner.send(input);
+        }
+    }
+
+    pub(crate) fn member_options(&self) -> MemberOptions {
+        let SubscribeOptions { max_in_flight, ack_timeout, batch_size, .. } = self.options;
+        MemberOptions { max_in_flight, ack_timeout, batch_size }
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        let SubscribeOptions { ordered, max_attempts, filter, .. } = &self.options;
+        Policy { ordered: *ordered, max_attempts: *max_attempts, filter: filter.clone() }
+    }
+
+    /// The topic that an id of this subscription is on.
+    async fn topic_of(&self, id: EventId) -> Result<Option<Topic>, Error> {
+        match self.selectors.as_slice() {
+            [Selector::Topic(topic)] => Ok(Some(topic.clone())),
+            _ => Ok(self.core.topics_of(&[id]).await?.pop().flatten()),
+        }
+    }
+
+    async fn answer(&self, ids: Vec<(EventId, Option<u64>)>, answer: Answer) -> Result<Vec<Receipt>, Error> {
+        let Some(group) = &self.group else { return Ok(vec![Receipt::Done; ids.len()]) };
+        if let [Selector::Topic(topic)] = self.selectors.as_slice() {
+            let input = |reply| Input::Answer { ids: ids.clone(), answer: answer.clone(), reply };
+            return self.core.ask(topic, group, input).await;
+        }
+        let plain: Vec<EventId> = ids.iter().map(|(id, _)| *id).collect();
+        let topics = self.core.topics_of(&plain).await?;
+        let mut by_topic: HashMap<Topic, Vec<usize>> = HashMap::new();
+        for (index, topic) in topics.into_iter().enumerate() {
+            if let Some(topic) = topic {
+                by_topic.entry(topic).or_default().push(index);
+            }
+        }
+        let mut receipts = vec![Receipt::NotInFlight; ids.len()];
+        for (topic, indexes) in by_topic {
+            if !self.joined.lock().topics.contains(&topic) {
+                continue;
+            }
+            let of_topic: Vec<_> = indexes.iter().map(|&index| ids[index]).collect();
+            let input = |reply| Input::Answer { ids: of_topic.clone(), answer: answer.clone(), reply };
+            for (index, receipt) in indexes.iter().zip(self.core.ask(&topic, group, input).await?) {
+                receipts[*index] = receipt;
+            }
+        }
+        Ok(receipts)
+    }
+}
+
+/// A stream of deliveries. Dropping it gives its leases back.
+pub struct Subscription {
+    membership: Arc<Membership>,
+    inbox: Inbox,
+    taken: std::collections::VecDeque<Given>,
+}
+
+/// How many deliveries are taken out of the inbox at a time.
+const TAKE: usize = 256;
+
+impl Subscription {
+    pub(crate) fn new(membership: Membership, inbox: Inbox) -> Self {
+        Self { membership: Arc::new(membership), inbox, taken: std::collections::VecDeque::new() }
+    }
+
+    /// The next delivery; an error when the bus ended the subscription, after which there are no more.
+    /// Cancel-safe: nothing is taken until it is returned.
+    ///
+    /// # Errors
+    /// Why the bus ended the subscription.
+    pub async fn next(&mut self) -> Result<Delivery, Error> {
+        loop {
+            let now = self.membership.inner.core.clock.now();
+            while let Some(given) = self.taken.pop_front() {
+                // What expired while it waited here is somebody else's by now.
+                if given.deadline > now || given.lease == 0 {
+                    return Ok(Delivery { given, membership: Arc::clone(&self.membership) });
+                }
+            }
+            let mut batch = Vec::new();
+            self.inbox.take(TAKE, usize::MAX, now, &mut batch);
+            self.taken.extend(batch);
+            if self.taken.is_empty() {
+                if let Some((_, error)) = self.inbox.take_ended().pop() {
+                    return Err(error);
+                }
+                self.inbox.ready().await;
+            }
+        }
+    }
+
+    /// The next deliveries, at least one, at most `max`. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Subscription::next`].
+    pub async fn next_batch(&mut self, max: usize) -> Result<Vec<Delivery>, Error> {
+        let mut batch = vec![self.next().await?];
+        let now = self.membership.inner.core.clock.now();
+        while batch.len() < max {
+            if self.taken.is_empty() {
+                let mut more = Vec::new();
+                self.inbox.take(max - batch.len(), usize::MAX, now, &mut more);
+                if more.is_empty() {
+                    break;
+                }
+                self.taken.extend(more);
+            }
+            batch.extend(
+                self.taken.pop_front().map(|given| Delivery { given, membership: Arc::clone(&self.membership) }),
+            );
+        }
+        Ok(batch)
+    }
+
+    /// Acks many deliveries at once, whatever their order.
+    ///
+    /// # Errors
+    /// `lease_lost` if one of them was given out again, `ack_failed`.
+    pub async fn ack_all(&self, deliveries: &[Delivery]) -> Result<(), Error> {
+        let ids: Vec<_> = deliveries.iter().map(|delivery| (delivery.given.event.id, None)).collect();
+        self.membership.answer(ids, Answer::Ack).await.map(drop)
+    }
+
+    /// The answering side.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Stops deliveries, or goes on with them.
+    pub fn pause(&self, paused: bool) {
+        self.membership.pause(paused);
+    }
+}
+
+/// An event given to this subscriber. Dropping it sends nothing: the lease runs out, or ends with the subscription.
+pub struct Delivery {
+    pub(crate) given: Given,
+    pub(crate) membership: Arc<Membership>,
+}
+
+impl Delivery {
+    /// The event.
+    pub fn event(&self) -> &Event {
+        &self.given.event
+    }
+
+    /// The how-manieth delivery of the event this is.
+    pub fn attempt(&self) -> u32 {
+        self.given.attempt
+    }
+
+    /// Everything known of the delivery.
+    pub fn given(&self) -> &Given {
+        &self.given
+    }
+
+    /// It is done. **Returned ⇒ durable.**
+    ///
+    /// # Errors
+    /// `lease_lost`: it was given out again since; `ack_failed`.
+    pub async fn ack(&self) -> Result<(), Error> {
+        self.answer(Answer::Ack).await
+    }
+
+    /// It failed: comes back after a backoff.
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn nack(&self, reason: impl Into<String>) -> Result<(), Error> {
+        self.answer(Answer::Nack { reason: Some(reason.into()), delay: None, release: false }).await
+    }
+
+    /// It failed: comes back after `delay`.
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn nack_after(&self, reason: impl Into<String>, delay: Duration) -> Result<(), Error> {
+        self.answer(Answer::Nack { reason: Some(reason.into()), delay: Some(delay), release: false }).await
+    }
+
+    /// Gives it back without counting the attempt.
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn release(&self) -> Result<(), Error> {
+        self.answer(Answer::Nack { reason: None, delay: None, release: true }).await
+    }
+
+    /// Prolongs the lease to `by` from now.
+    ///
+    /// # Errors
+    /// `unknown_id`: it is no longer in flight; `lease_lost`.
+    pub async fn extend(&self, by: Duration) -> Result<(), Error> {
+        self.answer(Answer::Extend { by }).await
+    }
+
+    async fn answer(&self, answer: Answer) -> Result<(), Error> {
+        let (id, lease) = (self.given.event.id, self.given.lease);
+        if lease == 0 {
+            return Ok(());
+        }
+        let extends = matches!(answer, Answer::Extend { .. });
+        let receipts = self.membership.answer(vec![(id, Some(lease))], answer).await?;
+        match receipts.first() {
+            Some(Receipt::LeaseLost) => {
+                Err(Error::new(Code::LeaseLost, format!("the event {id} was given out again since")))
+            }
+            Some(Receipt::NotInFlight) if extends => Err(Error::new(
+                Code::UnknownId,
+                format!("the event {id} is not in flight; there is no lease to extend"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}

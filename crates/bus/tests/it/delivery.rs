@@ -1,0 +1,428 @@
+//! What a group promises (PROTOCOL.md section 2), against the bus on the memory engine, with paused time.
+
+use std::time::Duration;
+
+use crate::common::{bus, drain, earliest, group, next, nothing, publish, publish_keyed, subscribe, topic};
+use promethean_bus::{Code, Filter, From, Ordered, SubscribeOptions};
+use promethean_store::ReadMax;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn latest_means_only_what_is_appended_after_the_subscribe() {
+    let bus = bus();
+    publish(&bus, "t", 1).await;
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions::default()).await;
+    publish(&bus, "t", 2).await;
+    assert_eq!(drain(&mut events, 1).await, ["2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_resumes_where_it_was_whatever_from_says() {
+    let bus = bus();
+    for n in 1..=4 {
+        publish(&bus, "t", n).await;
+    }
+    drain(&mut subscribe(&bus, "t", "g", earliest()).await, 2).await;
+    let mut again = subscribe(&bus, "t", "g", SubscribeOptions::default()).await;
+    assert_eq!(drain(&mut again, 2).await, ["3", "4"]);
+    nothing(&mut again, SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn from_ts_and_after_id_start_where_they_say_and_an_unknown_id_is_named() {
+    let bus = bus();
+    let mut ids = Vec::new();
+    for (n, ts) in [(1, 10), (2, 30), (3, 20), (4, 40)] {
+        let payload = promethean_event::payload_of(&n).expect("JSON");
+        let mut draft = promethean_bus::Draft::new(topic("t"), std::borrow::Cow::Owned(payload));
+        draft.options.ts = Some(promethean_event::Millis(ts));
+        ids.push(bus.publish(&draft).await.expect("published").id);
+    }
+    let options = SubscribeOptions { from: From::Ts(promethean_event::Millis(20)), ..Default::default() };
+    let mut by_ts = subscribe(&bus, "t", "ts", options).await;
+    assert_eq!(drain(&mut by_ts, 3).await, ["2", "3", "4"]);
+    let mut after =
+        subscribe(&bus, "t", "id", SubscribeOptions { from: From::AfterId(ids[2]), ..Default::default() }).await;
+    assert_eq!(drain(&mut after, 1).await, ["4"]);
+    let unknown = From::AfterId(promethean_bus::EventId::from_bytes([9; 16]));
+    let refused = bus.subscribe("t", Some(group("x")), SubscribeOptions { from: unknown, ..Default::default() }).await;
+    assert_eq!(refused.err().map(|error| error.code), Some(Code::UnknownId));
+    assert_eq!(bus.cursor(&topic("t"), &group("x")).await, Ok(None), "a refused subscribe leaves no cursor");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unacked_event_returns_after_its_lease_with_the_next_attempt() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    publish(&bus, "t", 1).await;
+    let first = next(&mut events).await;
+    let before = tokio::time::Instant::now();
+    let second = next(&mut events).await;
+    assert_eq!((first.attempt(), second.attempt()), (1, 2));
+    assert!(before.elapsed() >= Duration::from_secs(29), "it came back before its lease ran out");
+    assert_ne!(first.given().lease, second.given().lease);
+    assert_eq!(first.ack().await.map_err(|error| error.code), Err(Code::LeaseLost));
+    second.ack().await.expect("acked");
+    nothing(&mut events, 60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_ack_without_a_lease_still_counts() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    let published = publish(&bus, "t", 1).await;
+    next(&mut events).await;
+    let again = next(&mut events).await;
+    assert_eq!(again.attempt(), 2);
+    let receipts = events.membership().answer(vec![(published.id, None)], promethean_bus::Answer::Ack).await;
+    assert_eq!(receipts, Ok(vec![promethean_bus::Receipt::Done]));
+    nothing(&mut events, 120 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn extending_keeps_an_event_from_coming_back() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    publish(&bus, "t", 1).await;
+    let delivery = next(&mut events).await;
+    for _ in 0..5 {
+        delivery.extend(40 * SECOND).await.expect("extended");
+        nothing(&mut events, 35 * SECOND).await;
+    }
+    delivery.ack().await.expect("acked");
+    assert_eq!(delivery.extend(SECOND).await.map_err(|error| error.code), Err(Code::UnknownId));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nacks_come_back_at_once_then_after_100_200_400_ms_and_then_as_a_dead_letter() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    let published = publish_keyed(&bus, "t", "k", 1).await;
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        let before = tokio::time::Instant::now();
+        let delivery = next(&mut events).await;
+        waits.push(before.elapsed().as_millis() / 50 * 50);
+        delivery.nack("no luck").await.expect("nacked");
+    }
+    assert_eq!(waits, [0, 0, 100, 200, 400]);
+    nothing(&mut events, 60 * SECOND).await;
+
+    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(10)).await.expect("readable");
+    let [letter] = letters.as_slice() else { panic!("one dead letter, not {}", letters.len()) };
+    let payload: serde_json::Value = letter.payload_as().expect("JSON");
+    assert_eq!((&payload["topic"], &payload["group"], &payload["attempts"]), (&"t".into(), &"g".into(), &5.into()));
+    assert_eq!((&payload["err"], &payload["original"]["seq"]), (&"no luck".into(), &1.into()));
+    assert_eq!((letter.key().as_deref(), letter.fields().caused_by), (Some("k"), vec![published.id]));
+    let cursor = bus.cursor(&topic("t"), &group("g")).await.expect("readable").expect("a cursor");
+    assert_eq!((cursor.seq, cursor.last_id), (1, Some(published.id)), "the group moves on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nack_with_a_delay_waits_that_long_and_does_not_count_as_in_flight() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_in_flight: 1, ..earliest() }).await;
+    publish(&bus, "t", 1).await;
+    publish(&bus, "t", 2).await;
+    next(&mut events).await.nack_after("later", 10 * SECOND).await.expect("nacked");
+    assert_eq!(drain(&mut events, 1).await, ["2"]);
+    nothing(&mut events, 9 * SECOND).await;
+    assert_eq!(drain(&mut events, 1).await, ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_events_come_back_without_counting_the_attempt() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 2, ..earliest() }).await;
+    publish(&bus, "t", 1).await;
+    for _ in 0..10 {
+        let delivery = next(&mut events).await;
+        assert_eq!(delivery.attempt(), 1);
+        delivery.release().await.expect("released");
+    }
+    drain(&mut events, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_goes_away_gives_its_events_to_the_others_at_once() {
+    let bus = bus();
+    let mut leaving = subscribe(&bus, "t", "g", earliest()).await;
+    publish(&bus, "t", 1).await;
+    let held = next(&mut leaving).await;
+    let mut staying = subscribe(&bus, "t", "g", earliest()).await;
+    nothing(&mut staying, SECOND).await;
+    drop(held);
+    drop(leaving);
+    let before = tokio::time::Instant::now();
+    assert_eq!(next(&mut staying).await.attempt(), 2);
+    assert!(before.elapsed() < SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_delivery_sends_nothing() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    publish(&bus, "t", 1).await;
+    drop(next(&mut events).await);
+    nothing(&mut events, 29 * SECOND).await;
+    assert_eq!(next(&mut events).await.attempt(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn out_of_order_acks_are_kept_and_the_cursor_is_the_contiguous_floor() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    for n in 1..=4 {
+        publish(&bus, "t", n).await;
+    }
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(next(&mut events).await);
+    }
+    let seq =
+        async |bus: &promethean_bus::Bus| bus.cursor(&topic("t"), &group("g")).await.expect("ok").expect("some").seq;
+    held[1].ack().await.expect("acked");
+    held[3].ack().await.expect("acked");
+    assert_eq!(seq(&bus).await, 0);
+    held[0].ack().await.expect("acked");
+    assert_eq!(seq(&bus).await, 2);
+    drop((held, events));
+    let mut again = subscribe(&bus, "t", "g", earliest()).await;
+    assert_eq!(drain(&mut again, 1).await, ["3"]);
+    nothing(&mut again, 120 * SECOND).await;
+    assert_eq!(seq(&bus).await, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cumulative_ack_finishes_all_before_it() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_in_flight: 2, ..earliest() }).await;
+    let mut ids = Vec::new();
+    for n in 1..=5 {
+        ids.push(publish(&bus, "t", n).await.id);
+    }
+    next(&mut events).await;
+    events.membership().ack_up_to(ids[3], None).await.expect("acked");
+    let lag = bus.lag(&topic("t"), &group("g")).await.expect("readable");
+    assert_eq!((lag.events, lag.cursor.and_then(|cursor| cursor.last_id), lag.tail), (1, Some(ids[3]), Some(ids[4])));
+    // What was already on its way may still come out of the inbox; the fifth comes in any case.
+    loop {
+        let delivery = next(&mut events).await;
+        delivery.ack().await.expect("acked");
+        if delivery.event().id == ids[4] {
+            break;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_never_holds_more_than_its_share() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_in_flight: 3, ..earliest() }).await;
+    for n in 1..=10 {
+        publish(&bus, "t", n).await;
+    }
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(next(&mut events).await);
+    }
+    nothing(&mut events, SECOND).await;
+    held.remove(1).ack().await.expect("acked");
+    assert_eq!(next(&mut events).await.event().seq, 4);
+    nothing(&mut events, SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_share_a_group_and_each_event_goes_to_one_of_them() {
+    let bus = bus();
+    let options = SubscribeOptions { max_in_flight: 5, ..earliest() };
+    let (mut one, mut two) =
+        (subscribe(&bus, "t", "g", options.clone()).await, subscribe(&bus, "t", "g", options).await);
+    for n in 1..=10 {
+        publish(&bus, "t", n).await;
+    }
+    let mut seqs = Vec::new();
+    for _ in 0..5 {
+        seqs.push(next(&mut one).await.event().seq);
+        seqs.push(next(&mut two).await.event().seq);
+    }
+    seqs.sort_unstable();
+    assert_eq!(seqs, (1..=10).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ordered_by_key_lets_other_keys_pass_and_keeps_each_keys_order() {
+    let bus = bus();
+    let options = SubscribeOptions { ordered: Ordered::Key, ..earliest() };
+    let mut events = subscribe(&bus, "t", "g", options).await;
+    for (key, n) in [("a", 1), ("a", 2), ("b", 3), ("a", 4)] {
+        publish_keyed(&bus, "t", key, n).await;
+    }
+    publish(&bus, "t", 5).await;
+    let a1 = next(&mut events).await;
+    let b3 = next(&mut events).await;
+    let none5 = next(&mut events).await;
+    assert_eq!([&a1, &b3, &none5].map(|delivery| delivery.event().seq), [1, 3, 5]);
+    nothing(&mut events, SECOND).await;
+    a1.nack("again").await.expect("nacked");
+    let a1 = next(&mut events).await;
+    assert_eq!(a1.event().seq, 1, "the later ones of its key wait while it is retried");
+    a1.ack().await.expect("acked");
+    assert_eq!(drain(&mut events, 2).await, ["2", "4"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ordered_by_topic_is_strictly_one_after_another() {
+    let bus = bus();
+    let options = SubscribeOptions { ordered: Ordered::Topic, ..earliest() };
+    let (mut one, mut two) =
+        (subscribe(&bus, "t", "g", options.clone()).await, subscribe(&bus, "t", "g", options).await);
+    for n in 1..=4 {
+        publish(&bus, "t", n).await;
+    }
+    for seq in 1..=4 {
+        let delivery = tokio::select! { first = next(&mut one) => first, second = next(&mut two) => second };
+        assert_eq!(delivery.event().seq, seq);
+        nothing(&mut one, SECOND).await;
+        nothing(&mut two, SECOND).await;
+        delivery.ack().await.expect("acked");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_filter_skips_counts_as_done() {
+    let bus = bus();
+    let filter = Filter { keys: vec!["b".to_owned()], ..Default::default() };
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { filter, ..earliest() }).await;
+    for (key, n) in [("a", 1), ("b", 2), ("a", 3)] {
+        publish_keyed(&bus, "t", key, n).await;
+    }
+    assert_eq!(drain(&mut events, 1).await, ["2"]);
+    nothing(&mut events, SECOND).await;
+    let lag = bus.lag(&topic("t"), &group("g")).await.expect("readable");
+    assert_eq!((lag.events, lag.cursor.map(|cursor| cursor.seq)), (0, Some(3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_groups_own_options_have_to_agree_and_the_error_names_the_one_in_force() {
+    let bus = bus();
+    let _first = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 7, ..earliest() }).await;
+    let refused = bus.subscribe("t", Some(group("g")), earliest()).await.err().expect("refused");
+    assert_eq!(refused.code, Code::BadRequest);
+    assert!(refused.message.contains("maxAttempts") && refused.message.contains('7'), "{refused}");
+    let other = SubscribeOptions { max_attempts: 7, max_in_flight: 2, ack_timeout: SECOND, ..earliest() };
+    subscribe(&bus, "t", "g", other).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_subscriber_gets_nothing_until_it_resumes() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    events.pause(true);
+    publish(&bus, "t", 1).await;
+    nothing(&mut events, SECOND).await;
+    events.pause(false);
+    assert_eq!(drain(&mut events, 1).await, ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ephemeral_tail_needs_no_acks_and_leaves_no_cursor() {
+    let bus = bus();
+    publish(&bus, "t", 1).await;
+    let mut tail = bus.subscribe("t", None, SubscribeOptions::default()).await.expect("subscribed");
+    let mut whole = bus.subscribe("t", None, earliest()).await.expect("subscribed");
+    publish(&bus, "t", 2).await;
+    assert_eq!(next(&mut tail).await.event().payload(), "2");
+    assert_eq!([next(&mut whole).await, next(&mut whole).await].map(|one| one.event().seq), [1, 2]);
+    nothing(&mut tail, 120 * SECOND).await;
+    assert_eq!(bus.cursors(&topic("t")).await, Ok(vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_start_gives_every_live_key_then_what_comes_after() {
+    let bus = bus();
+    for (key, n) in [("a", 1), ("b", 2), ("a", 3), ("c", 4)] {
+        publish_keyed(&bus, "t", key, n).await;
+    }
+    publish_keyed(&bus, "t", "b", serde_json::Value::Null).await;
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { from: From::Snapshot, ..Default::default() }).await;
+    publish_keyed(&bus, "t", "a", 6).await;
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let delivery = next(&mut events).await;
+        seen.push((delivery.event().payload().to_owned(), delivery.given().snapshot));
+        delivery.ack().await.expect("acked");
+    }
+    assert_eq!(seen, [("3".to_owned(), true), ("4".to_owned(), true), ("6".to_owned(), false)]);
+    let cursor = bus.cursor(&topic("t"), &group("g")).await.expect("ok").expect("some");
+    assert_eq!(cursor.seq, 6);
+    drop(events);
+    let mut again = subscribe(&bus, "t", "g", SubscribeOptions { from: From::Snapshot, ..Default::default() }).await;
+    nothing(&mut again, SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_start_goes_on_after_the_subscriber_was_away() {
+    let bus = bus();
+    for key in ["a", "b", "c", "d"] {
+        publish_keyed(&bus, "t", key, key).await;
+    }
+    let options = SubscribeOptions { from: From::Snapshot, max_in_flight: 2, ..Default::default() };
+    let mut events = subscribe(&bus, "t", "g", options.clone()).await;
+    assert_eq!(drain(&mut events, 1).await, ["\"a\""]);
+    drop(events);
+    let mut again = subscribe(&bus, "t", "g", options).await;
+    assert_eq!(drain(&mut again, 3).await, ["\"b\"", "\"c\"", "\"d\""]);
+    nothing(&mut again, 120 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_seek_moves_the_group_and_what_was_acked_comes_again() {
+    let bus = bus();
+    for n in 1..=3 {
+        publish(&bus, "t", n).await;
+    }
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    drain(&mut events, 3).await;
+    bus.set_cursor(&topic("t"), &group("g"), From::Earliest).await.expect("moved");
+    assert_eq!(drain(&mut events, 3).await, ["1", "2", "3"]);
+    bus.set_cursor(&topic("t"), &group("new"), From::Earliest).await.expect("made");
+    assert_eq!(drain(&mut subscribe(&bus, "t", "new", SubscribeOptions::default()).await, 3).await.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_letters_are_never_dead_lettered_again() {
+    let bus = bus();
+    publish(&bus, "dlq.t", 1).await;
+    let mut events = subscribe(&bus, "dlq.t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+    for attempt in 1..=3 {
+        let before = tokio::time::Instant::now();
+        let delivery = next(&mut events).await;
+        assert_eq!(delivery.attempt(), attempt);
+        assert!(attempt == 1 || before.elapsed() >= Duration::from_secs(29), "the longest backoff");
+        delivery.nack("still no").await.expect("nacked");
+    }
+    assert_eq!(bus.store().info(&topic("dlq.dlq.t")).await.expect("readable"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redrive_sends_each_letter_back_once() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+    for n in 1..=3 {
+        publish(&bus, "t", n).await;
+        next(&mut events).await.nack("no").await.expect("nacked");
+    }
+    nothing(&mut events, SECOND).await;
+    let some = bus.redrive(&topic("t"), 2).await.expect("redriven");
+    assert_eq!((some.redriven, some.remaining), (2, 1));
+    let rest = bus.redrive(&topic("t"), 100).await.expect("redriven");
+    assert_eq!((rest.redriven, rest.remaining), (1, 0));
+    let none = bus.redrive(&topic("t"), 100).await.expect("redriven");
+    assert_eq!((none.redriven, none.remaining), (0, 0));
+    let first = next(&mut events).await;
+    assert_eq!(first.event().payload(), "1");
+    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(1)).await.expect("readable");
+    assert_eq!(first.event().fields().caused_by, [letters[0].id]);
+}

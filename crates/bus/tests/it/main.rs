@@ -1,0 +1,6 @@
+//! The bus from outside, on the memory engine.
+
+mod common;
+mod delivery;
+mod fan_in;
+mod seed;

@@ -1,0 +1,65 @@
+//! The seed's two tests, as they stand there, against the bus.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::common::{bus, earliest, group, publish, topic};
+use parking_lot::Mutex;
+use promethean_bus::Handling;
+
+/// Waits until `done` says so, for at most a generous while.
+async fn until(done: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    panic!("it did not come to pass");
+}
+
+#[tokio::test]
+async fn publish_then_subscribe_earliest_delivers_and_advances_the_cursor() {
+    let bus = bus();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seeing = Arc::clone(&seen);
+    let _running = bus
+        .subscribe_with("t.a", group("g1"), earliest(), Handling::AutoAck, move |delivery| {
+            let seen = Arc::clone(&seeing);
+            async move {
+                seen.lock().push(delivery.event().payload_as::<String>().map_err(|error| error.to_string())?);
+                Ok::<(), String>(())
+            }
+        })
+        .await
+        .expect("subscribed");
+    publish(&bus, "t.a", "one").await;
+    let two = publish(&bus, "t.a", "two").await;
+
+    until(|| seen.lock().len() == 2).await;
+    assert_eq!(*seen.lock(), ["one", "two"]);
+    for _ in 0..10_000 {
+        let cursor = bus.cursor(&topic("t.a"), &group("g1")).await.expect("readable").expect("a cursor");
+        if cursor.last_id == Some(two.id) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    panic!("the cursor did not reach the last event");
+}
+
+#[tokio::test]
+async fn a_nack_leaves_the_cursor_and_the_event_is_retried() {
+    let bus = bus();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&attempts);
+    let _running = bus
+        .subscribe_with("t.b", group("g1"), earliest(), Handling::AutoAck, move |_| {
+            let first = counting.fetch_add(1, Ordering::SeqCst) == 0;
+            async move { if first { Err("boom") } else { Ok(()) } }
+        })
+        .await
+        .expect("subscribed");
+    publish(&bus, "t.b", "x").await;
+    until(|| attempts.load(Ordering::SeqCst) >= 2).await;
+}
