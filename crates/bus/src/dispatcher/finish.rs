@@ -27,6 +27,7 @@ impl Dispatcher {
     pub(super) fn mark_done(&mut self, seq: Seq, mark: Mark, snapshot: bool) {
         self.dirty = true;
         if snapshot {
+            self.carried.remove(&seq);
             if let Some(snapshot) = &mut self.snapshot {
                 snapshot.done.insert(seq, seq, mark);
             }
@@ -41,11 +42,15 @@ impl Dispatcher {
         if last <= self.floor {
             return;
         }
+        if !self.carried.is_empty() {
+            self.carried.retain(|seq, _| !(first..=last).contains(seq));
+        }
         self.dirty = true;
         if self.done.is_empty() && first <= self.floor + 1 {
             // Acks in order: nothing is ever kept above the floor.
             self.floor = last;
             self.last = mark.or(self.last);
+            self.next = self.next.max(self.floor + 1);
             return;
         }
         let first = first.max(self.floor + 1);
@@ -54,6 +59,7 @@ impl Dispatcher {
         if let Some((end, mark)) = self.done.take_at(self.floor + 1) {
             self.floor = end;
             self.last = mark.or(self.last);
+            self.next = self.next.max(self.floor + 1);
         }
     }
 
@@ -61,6 +67,8 @@ impl Dispatcher {
     pub(super) fn end_snapshot(&mut self) {
         let Some(snapshot) = &self.snapshot else { return };
         if snapshot.exhausted && self.entries.range(..=snapshot.cut).next().is_none() {
+            let cut = snapshot.cut;
+            self.carried.retain(|seq, _| *seq > cut);
             self.snapshot = None;
             self.dirty = true;
         }

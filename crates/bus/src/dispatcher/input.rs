@@ -234,7 +234,6 @@ impl Dispatcher {
             return;
         }
         if seq > self.floor && !self.done.contains(seq) {
-            self.carried.remove(&seq);
             self.mark_range(seq, seq, Some((id, ts)));
         }
     }
@@ -254,11 +253,6 @@ impl Dispatcher {
         }
         if seq > self.floor {
             self.mark_range(self.floor + 1, seq, Some((id, ts)));
-            self.carried.retain(|&carried, _| carried > seq);
-            if self.next <= seq {
-                self.next = seq + 1;
-                self.reading = false;
-            }
         }
     }
 

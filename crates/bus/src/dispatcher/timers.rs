@@ -40,9 +40,22 @@ impl Timers {
     pub(super) fn clear(&mut self) {
         self.heap.clear();
     }
+}
 
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.heap.len()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_deadlines_are_swept_before_they_outnumber_the_live_ones() {
+        let mut timers = Timers::default();
+        for seq in 0..100_000 {
+            timers.push(Millis(seq), seq, 0);
+            timers.sweep(10, |_, this, _| this + 10 > seq);
+            assert!(timers.heap.len() <= 2 * 10 + 64 + 1, "{} entries", timers.heap.len());
+        }
+        assert_eq!(timers.next(|_, seq, _| seq == 99_999), Some((Millis(99_999), 99_999)));
+        assert_eq!(timers.next(|_, _, _| false), None);
+        assert!(timers.heap.is_empty());
     }
 }

@@ -1,0 +1,113 @@
+//! The bus in process, on the memory engine: one publisher, one group, every event acked.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use promethean_bench::{Bar, median, report};
+use promethean_bus::{Bus, Draft, From, Group, SubscribeOptions, Topic};
+use promethean_store::memory::Memory;
+use serde_json::value::RawValue;
+
+#[global_allocator]
+static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const EVENTS: usize = 1_000_000;
+const BATCH: usize = 500;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let payload = RawValue::from_string(format!(r#"{{"fill":"{}"}}"#, "x".repeat(245))).expect("JSON");
+    println!("bus in process, memory engine, 256-byte payloads, 1 publisher, 1 group, every event acked; median of 3");
+
+    let batched = median((0..3).map(|_| runtime.block_on(end_to_end(&payload, EVENTS, BATCH))).collect());
+    let single = median((0..3).map(|_| runtime.block_on(end_to_end(&payload, EVENTS / 2, 1))).collect());
+    let mut ok = report("end to end, batches of 500", batched, "events/s", Bar::AtLeast(1_000_000.0));
+    ok &= report("end to end, one at a time", single, "events/s", Bar::AtLeast(300_000.0));
+
+    let (publish, deliver) = runtime.block_on(growth(&payload));
+    ok &= report("publish: cost at 1 M events / at 10 k", publish, "ratio", Bar::AtMost(1.2));
+    ok &= report("delivery: cost at 1 M events / at 10 k", deliver, "ratio", Bar::AtMost(1.2));
+    std::process::exit(i32::from(!ok));
+}
+
+fn topic() -> Topic {
+    Topic::parse("bench.bus").expect("a topic")
+}
+
+fn draft(payload: &RawValue) -> Draft<'_> {
+    Draft::new(topic(), Cow::Borrowed(payload))
+}
+
+async fn publish(bus: &Bus, payload: &RawValue, count: usize, batch: usize) {
+    let mut left = count;
+    while left > 0 {
+        let now = batch.min(left);
+        if now == 1 {
+            bus.publish(&draft(payload)).await.expect("published");
+        } else {
+            bus.publish_batch((0..now).map(|_| draft(payload))).await.expect("published");
+        }
+        left -= now;
+    }
+}
+
+/// Events a second from the first publish to the last ack.
+async fn end_to_end(payload: &RawValue, count: usize, batch: usize) -> f64 {
+    let bus = Bus::new(Arc::new(Memory::new()), Default::default());
+    let started = Instant::now();
+    let publisher = {
+        let (bus, payload) = (bus.clone(), payload.to_owned());
+        tokio::spawn(async move { publish(&bus, &payload, count, batch).await })
+    };
+    consume(&bus, "g", count, batch).await;
+    publisher.await.expect("published");
+    count as f64 / started.elapsed().as_secs_f64()
+}
+
+async fn consume(bus: &Bus, group: &str, count: usize, batch: usize) {
+    let options = SubscribeOptions { from: From::Earliest, batch_size: 1_000, ..Default::default() };
+    let group = Group::parse(group).expect("a group");
+    let mut events = bus.subscribe("bench.bus", Some(group), options).await.expect("subscribed");
+    let mut seen = 0;
+    while seen < count {
+        let deliveries = events.next_batch(batch.max(64)).await.expect("open");
+        seen += deliveries.len();
+        events.ack_all(&deliveries).await.expect("acked");
+    }
+}
+
+/// How much more a publish, and a delivery with its ack, cost on a long topic than on a short one.
+async fn growth(payload: &RawValue) -> (f64, f64) {
+    let bus = Bus::new(Arc::new(Memory::new()), Default::default());
+    let (mut short, mut long) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+    publish(&bus, payload, 10_000, BATCH).await;
+    let mut length = 10_000;
+    for round in 0..2 {
+        for run in 0..5 {
+            let started = Instant::now();
+            publish(&bus, payload, 50_000, BATCH).await;
+            let publishing = started.elapsed();
+            let group = Group::parse(&format!("g{round}-{run}")).expect("a group");
+            let start = bus.store().read(&topic(), length + 1, promethean_store::ReadMax::events(1)).await.expect("readable");
+            let id = start.first().map(|event| event.id).expect("published");
+            bus.set_cursor(&topic(), &group, From::AfterId(id)).await.expect("moved");
+            let started = Instant::now();
+            consume(&bus, group.as_str(), 49_999, BATCH).await;
+            let delivering: Duration = started.elapsed();
+            let into = if round == 0 { &mut short } else { &mut long };
+            into.0.push(publishing.as_secs_f64());
+            into.1.push(delivering.as_secs_f64());
+            length += 50_000;
+            if round == 0 {
+                // Stay short: what was measured goes away again.
+                bus.store().trim(&topic(), length - 10_000).await.expect("trimmed");
+            }
+        }
+        if round == 0 {
+            publish(&bus, payload, 1_000_000, BATCH).await;
+            length += 1_000_000;
+        }
+    }
+    (median(long.0) / median(short.0), median(long.1) / median(short.1))
+}

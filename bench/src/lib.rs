@@ -1,0 +1,36 @@
+//! What the benchmarks share: a table with the bar beside each number.
+
+/// Prints one measurement beside the bar it has to reach. Returns whether it did.
+pub fn report(name: &str, value: f64, unit: &str, bar: Bar) -> bool {
+    let (met, shown) = match bar {
+        Bar::AtLeast(bar) => (value >= bar, format!("≥ {}", number(bar))),
+        Bar::AtMost(bar) => (value <= bar, format!("≤ {}", number(bar))),
+    };
+    println!("{name:<64} {:>14} {unit:<10} bar {shown:<12} {}", number(value), if met { "ok" } else { "MISSED" });
+    met
+}
+
+/// What a number has to be.
+#[derive(Debug, Clone, Copy)]
+pub enum Bar {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+fn number(value: f64) -> String {
+    if value >= 1_000.0 {
+        let digits = format!("{value:.0}");
+        let grouped: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|chunk| std::str::from_utf8(chunk).unwrap_or("")).collect();
+        grouped.join(",")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// The middle of three or more runs.
+pub fn median(mut runs: Vec<f64>) -> f64 {
+    runs.sort_by(f64::total_cmp);
+    runs[runs.len() / 2]
+}
