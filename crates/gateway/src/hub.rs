@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use promethean_bus::Bus;
 use promethean_event::limits::{DEFAULT_EVENT_BYTES, DEFAULT_FRAME_BYTES};
 
 use crate::auth::Authenticator;
@@ -11,6 +12,8 @@ use crate::limits::Quotas;
 /// The shared state of the edge. Put it into an `Arc`.
 #[derive(Debug)]
 pub struct Hub {
+    /// Where events go and come from.
+    pub bus: Bus,
     /// From tokens to identities.
     pub auth: Authenticator,
     /// Per-connection and per-topic quotas.

@@ -49,6 +49,12 @@ impl From<Invalid> for Rejection {
     }
 }
 
+impl From<promethean_bus::Error> for Rejection {
+    fn from(error: promethean_bus::Error) -> Self {
+        Self::new(error.code, error.message)
+    }
+}
+
 impl From<Refusal> for Rejection {
     fn from(refusal: Refusal) -> Self {
         Self::new(refusal.code, refusal.msg)
