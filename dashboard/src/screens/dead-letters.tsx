@@ -1,0 +1,104 @@
+// What was given up on, why, and sending it back.
+import { useState } from "preact/hooks";
+import { send } from "../api";
+import { ago, count, preview } from "../format";
+import { useGet, useNow } from "../poll";
+import { href } from "../route";
+import type { DeadLetters as Letters, DeadTopics, Hub, Letter } from "../types";
+import { Json } from "../ui/json";
+import { Dialog, Field, Head, Pill, Problem } from "../ui/parts";
+import { Table } from "../ui/table";
+
+type Choice = { err?: string; group?: string; ids?: string[]; limit?: number; words: string };
+
+export function DeadLetters({ query, hub }: { query: Record<string, string>; hub: Hub | undefined }) {
+  const { data, error, again } = useGet<DeadTopics>("dlq", {}, 3_000);
+  const now = useNow();
+  const topics = data?.topics ?? [];
+  if (query.topic) return <One key={query.topic} topic={query.topic} hub={hub} now={now} changed={again} />;
+  return (
+    <>
+      <Head title="Dead letters" note={data && (topics.length ? `${count(topics.reduce((sum, x) => sum + x.letters, 0))} letters of ${count(topics.length)} topics` : undefined)} />
+      <Problem error={error} />
+      <section class="panel">
+        <Table label="Topics with dead letters" rows={topics} id={(x) => x.topic} sort={["Letters", true]} empty={data ? "No dead letters. Every event was acked within its attempts." : "Loading…"} cols={[
+          { title: "Topic", by: (x) => x.topic, wide: true, cell: (x) => <a href={href("dead-letters", { topic: x.topic })}>{x.topic}</a> },
+          { title: "Letters", num: true, by: (x) => x.letters, cell: (x) => count(x.letters) },
+          { title: "Last", num: true, by: (x) => x.lastTs, cell: (x) => ago(x.lastTs, now) },
+        ]} />
+      </section>
+    </>
+  );
+}
+
+function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined; now: number; changed: () => void }) {
+  const [after, setAfter] = useState<string>();
+  const { data, error, again } = useGet<Letters>("dlq", { topic, after, limit: 100 }, 3_000);
+  const [open, setOpen] = useState<Letter>();
+  const [asked, setAsked] = useState<Choice>();
+  const may = hub?.admin !== false;
+  return (
+    <>
+      <Head title={topic} note={<><a href={href("dead-letters")}>← all dead letters</a>{data && <> · {count(data.letters)} waiting</>}</>}>
+        <button type="button" class="primary" disabled={!may || !data?.letters} onClick={() => setAsked({ words: `all ${count(data!.letters)} letters` })}>Send all back…</button>
+      </Head>
+      <Problem error={error} />
+      <section class="panel">
+        <h2>By reason</h2>
+        <Table label="Reasons" rows={data?.reasons ?? []} id={(x) => `${x.group} ${x.err}`} empty={data ? "No letters wait." : "Loading…"} cols={[
+          { title: "Reason", wide: true, by: (x) => x.err, cell: (x) => x.err },
+          { title: "Group", by: (x) => x.group ?? "", cell: (x) => (x.group ? <a href={href("groups", { topic, group: x.group })}>{x.group}</a> : "–") },
+          { title: "Letters", num: true, by: (x) => x.count, cell: (x) => count(x.count) },
+          { title: "", cell: (x) => <button type="button" disabled={!may} onClick={() => setAsked({ err: x.err, ...(x.group && { group: x.group }), words: `${count(x.count)} letters with this reason` })}>Send back…</button> },
+        ]} />
+      </section>
+      <section class="panel">
+        <h2>Letters</h2>
+        <Table label="Dead letters" rows={data?.entries ?? []} id={(x) => x.id} empty={data ? "No letters." : "Loading…"} cols={[
+          { title: "When", cell: (x) => <button type="button" class="link" onClick={() => setOpen(x)}>{ago(x.ts, now)}</button> },
+          { title: "Group", cell: (x) => x.group },
+          { title: "Reason", wide: true, cell: (x) => x.err },
+          { title: "Attempts", num: true, cell: (x) => x.attempts },
+          { title: "Event", wide: true, cell: (x) => <code>{preview(x.original.payload, 80)}</code> },
+          { title: "", cell: (x) => (x.redriven ? <Pill tone="good">sent back</Pill> : <Pill tone="warn">waits</Pill>) },
+        ]} />
+        <div class="row pad">
+          {after && <button type="button" onClick={() => setAfter(undefined)}>Newest</button>}
+          {data?.next && <button type="button" onClick={() => setAfter(data.next)}>Older</button>}
+        </div>
+      </section>
+      {open && (
+        <Dialog title="Dead letter" onClose={() => setOpen(undefined)}>
+          <p><b>{open.err}</b></p>
+          <p class="muted">{open.attempts} attempts by {open.group}, {ago(open.ts, now)}</p>
+          <Json value={open.original} />
+          <div class="row end">
+            <a class="button" href={href("causality", { id: open.id })}>Causality</a>
+            <button type="button" class="primary" disabled={!may || open.redriven} onClick={() => { setAsked({ ids: [open.id], words: "this letter" }); setOpen(undefined); }}>Send back…</button>
+          </div>
+        </Dialog>
+      )}
+      {asked && <Redrive topic={topic} choice={asked} onClose={() => { setAsked(undefined); again(); changed(); }} />}
+    </>
+  );
+}
+
+function Redrive({ topic, choice, onClose }: { topic: string; choice: Choice; onClose: () => void }) {
+  const [limit, setLimit] = useState("");
+  const [result, setResult] = useState<{ redriven: number; remaining: number }>();
+  const [error, setError] = useState<Error>();
+  const run = async () => {
+    const { words: _, ...body } = choice;
+    try { setResult(await send("POST", "dlq/redrive", { topic }, { ...body, ...(limit && { limit: Number(limit) }) })); } catch (cause) { setError(cause as Error); }
+  };
+  return (
+    <Dialog title="Send back" onClose={onClose}>
+      {result
+        ? <p role="status">Sent {count(result.redriven)} back to <b>{topic}</b>; {count(result.remaining)} remain.</p>
+        : <p>Publishes {choice.words} to <b>{topic}</b> again. Every group of the topic gets them, not only the one that failed.</p>}
+      {!result && !choice.ids && <Field label="At most"><input type="number" min="1" placeholder="all" value={limit} onInput={(e) => setLimit(e.currentTarget.value)} /></Field>}
+      <Problem error={error} />
+      <div class="row end">{result ? <button type="button" class="primary" onClick={onClose}>Done</button> : <button type="button" class="primary" onClick={() => void run()}>Send back</button>}</div>
+    </Dialog>
+  );
+}
