@@ -1,1 +1,27 @@
-fn main() {}
+//! The binary: arguments, configuration, and the commands that put the parts together.
+//!
+//! `args` (raw) → `config` (validated) → `commands`; `compose` is the only place that names an engine.
+
+mod args;
+mod bound;
+mod commands;
+mod compose;
+mod config;
+mod exit;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    match commands::run(args::Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("promethean: {failure}");
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The raw arguments, as clap reads them. What they mean is decided in `config` and `commands`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand};
+
+use crate::config::SETTINGS;
+
+/// An event hub: durable topics, consumer groups, WebSocket and HTTP, in one binary.
+#[derive(Debug, Parser)]
+#[command(name = "promethean", version, propagate_version = true, max_term_width = 120, after_help = EXIT_CODES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 denied, 5 not found, 124 timeout, \
+    130 interrupted";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the hub.
+    ///
+    /// Prints `promethean ready ws=ADDR http=ADDR ops=ADDR store=NAME` on stdout once every listener is up; logs go to
+    /// stderr. SIGTERM and SIGINT end it in order, a second one at once; SIGHUP reads the TLS certificate again.
+    Serve(ConfigArgs),
+    /// Show the configuration, or the commented default file.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Mint a JWT for development, signed with jwt_secret (HS256).
+    Token(TokenArgs),
+    /// Ask a running hub whether it is ready.
+    Health(HealthArgs),
+    /// Check a data directory; exits 0 when it is sound, 1 when it is damaged.
+    Doctor(DoctorArgs),
+    /// Print a completion script for a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// Read this file instead of ./promethean.toml.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Show every value that counts and where it was said; secrets are hidden.
+    Show {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        config: ConfigArgs,
+    },
+    /// Print the default file, ready to be edited.
+    Default,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TokenArgs {
+    /// The signing secret; else jwt_secret of the environment or the file.
+    #[arg(long, value_name = "SECRET")]
+    pub(crate) secret: Option<String>,
+    /// Whom the token is for.
+    #[arg(long, value_name = "NAME", default_value = "dev")]
+    pub(crate) sub: String,
+    /// What it may do, e.g. publish:heartbeat.* or '*:**'; repeatable.
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) scope: Vec<String>,
+    /// A JSON file with a policy, {"rules": […]}, instead of scopes.
+    #[arg(long, value_name = "FILE", conflicts_with = "scope")]
+    pub(crate) policy: Option<PathBuf>,
+    /// How long it is good for: 90s, 15m, 12h, 30d.
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    pub(crate) ttl: String,
+    /// The audience; else jwt_aud.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) aud: Option<String>,
+    /// The issuer; else jwt_iss.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) iss: Option<String>,
+    /// Read this file instead of ./promethean.toml.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct HealthArgs {
+    /// The hub's HTTP or ops address.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8081")]
+    pub(crate) server: String,
+    /// How long to wait for an answer.
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    pub(crate) timeout: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// The data directory. No hub may be running on it.
+    pub(crate) dir: PathBuf,
+    /// Throw the index away and make it again from the log.
+    #[arg(long, conflicts_with = "salvage")]
+    pub(crate) rebuild_index: bool,
+    /// Copy everything that can still be read into a new directory.
+    #[arg(long, value_name = "TO")]
+    pub(crate) salvage: Option<PathBuf>,
+}
+
+/// One flag per setting, made from the table.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Flags(pub(crate) BTreeMap<&'static str, String>);
+
+impl clap::Args for Flags {
+    fn augment_args(mut command: clap::Command) -> clap::Command {
+        for setting in SETTINGS {
+            let mut variables = vec![setting.variable()];
+            variables.extend(setting.seed.map(str::to_owned));
+            let default = setting.default.filter(|text| !text.is_empty());
+            let default = default.map(|text| format!(" [default: {text}]")).unwrap_or_default();
+            let mut arg = Arg::new(setting.name)
+                .long(setting.flag())
+                .value_name(setting.value)
+                .help(format!("{}{default} [env: {}]", setting.help, variables.join(", ")))
+                .help_heading(setting.section)
+                .action(ArgAction::Set);
+            if setting.is_switch() {
+                arg = arg.num_args(0..=1).default_missing_value("true");
+            }
+            command = command.arg(arg);
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for setting in SETTINGS {
+            if let Some(text) = matches.get_one::<String>(setting.name) {
+                self.0.insert(setting.name, text.clone());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! What each command does.
+
+mod completions;
+mod config;
+mod doctor;
+mod health;
+mod serve;
+mod token;
+
+use std::path::{Path, PathBuf};
+
+use crate::args::{Args, Command, ConfigArgs};
+use crate::config::{Config, ConfigError, File, Layers};
+use crate::exit::Failure;
+
+/// Does what was asked for.
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Command::Serve(config) => serve::run(&load(&config)?.0),
+        Command::Config(command) => config::run(command),
+        Command::Token(args) => token::run(args),
+        Command::Health(args) => health::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completions { shell } => completions::run(shell),
+    }
+}
+
+/// The configuration, and where each value was said.
+fn load(args: &ConfigArgs) -> Result<(Config, Layers), ConfigError> {
+    let environment = |name: &str| std::env::var_os(name);
+    let mut layers = Layers::collect(&args.flags.0, &environment, find_file(args.config.as_deref())?.as_ref())?;
+    let config = Config::resolve(&mut layers, &environment)?;
+    Ok((config, layers))
+}
+
+/// The file that was named, or `promethean.toml` of the working directory where there is one.
+fn find_file(named: Option<&Path>) -> Result<Option<File>, ConfigError> {
+    let path = named.map_or_else(|| PathBuf::from("promethean.toml"), Path::to_path_buf);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(File { path, text })),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
+        Err(error) => Err(ConfigError::new(&path.display().to_string(), format!("cannot be read: {error}"))),
+    }
+}

@@ -1,0 +1,175 @@
+//! `promethean serve`: opens the store, listens, and comes to an orderly end.
+//!
+//! - The ready line on stdout comes when every listener is up, and only then.
+//! - The first SIGTERM or SIGINT drains: no new connections, requests finished, leases given back, everything synced.
+//!   A second one, or a drain that takes too long, ends the process at once.
+//! - A store that fails ends the process with its reason: nothing is retried over a disk that lost something.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use promethean_gateway::drain::Drain;
+use promethean_gateway::listener::Intake;
+use promethean_gateway::tls::Tls;
+use promethean_store::Store;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::bound::Bound;
+use crate::compose;
+use crate::config::{Config, LogFormat};
+use crate::exit::{Exit, Failure};
+
+/// How long the drain may take, over all.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(config: &Config) -> Result<(), Failure> {
+    start_logging(config)?;
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
+    let ended = runtime.block_on(serve(config));
+    // What still runs has had its time.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    ended
+}
+
+async fn serve(config: &Config) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let tls = match &config.tls {
+        Some((cert, key)) => Some(Tls::open(cert, key).map_err(Failure::usage)?),
+        None => None,
+    };
+    let store = compose::open_store(config).await?;
+    let ended = serve_over(config, Arc::clone(&store), tls, &mut signals).await;
+    if ended.is_err() {
+        // The listeners could not be opened, or the store failed: close what can be closed.
+        let _ = tokio::time::timeout(DRAIN_DEADLINE, store.close()).await;
+    }
+    ended
+}
+
+async fn serve_over(
+    config: &Config,
+    store: Arc<dyn Store>,
+    tls: Option<Tls>,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    let hub = compose::hub(config, Arc::clone(&store))?;
+    let bound = Bound::open(config).await?;
+    let ready =
+        format!("promethean ready ws={} http={} ops={} store={}", bound.ws, bound.http, bound.ops, store.name());
+    compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()));
+    say(&ready);
+
+    let failed = loop {
+        tokio::select! {
+            reason = store.failed() => break Some(reason),
+            asked = signals.next() => match asked {
+                Asked::Reload => reload(tls.as_ref()),
+                Asked::End(name) => {
+                    tracing::info!(signal = name, "shutting down");
+                    break None;
+                }
+            },
+        }
+    };
+    if let Some(reason) = failed {
+        tracing::error!(reason, "the store has failed");
+        hub.drain.begin();
+        return Err(Failure::failed(format!("the store has failed: {reason}")));
+    }
+    tokio::select! {
+        ended = tokio::time::timeout(DRAIN_DEADLINE, drain(&hub.drain, &hub.bus, store.as_ref())) => match ended {
+            Ok(ended) => ended,
+            Err(_) => Err(Failure::failed(format!("the shutdown took longer than {DRAIN_DEADLINE:?}"))),
+        },
+        () = signals.second() => Err(Failure::new(Exit::Interrupted, "interrupted a second time: ended at once")),
+    }
+}
+
+/// Stops accepting, gives leases back, waits for connections to say goodbye, and syncs.
+async fn drain(drain: &Drain, bus: &promethean_bus::Bus, store: &dyn Store) -> Result<(), Failure> {
+    drain.begin();
+    // Connections finish what they have accepted; one that hangs must not keep the leases of all.
+    let _ = tokio::time::timeout(DRAIN_DEADLINE / 2, drain.drained()).await;
+    bus.drain().await;
+    store.close().await.map_err(|error| Failure::failed(format!("closing the store: {error}")))?;
+    tracing::info!("shut down");
+    Ok(())
+}
+
+/// The one line that scripts wait for.
+fn say(ready: &str) {
+    let mut out = std::io::stdout().lock();
+    // Whoever started the hub may not listen; that is no reason not to serve.
+    if let Err(error) = writeln!(out, "{ready}").and_then(|()| out.flush()) {
+        tracing::warn!(%error, "the ready line could not be written to stdout");
+    }
+}
+
+fn reload(tls: Option<&Tls>) {
+    match tls.map(Tls::reload) {
+        None => tracing::info!("SIGHUP: nothing to read again without TLS"),
+        Some(Ok(())) => tracing::info!("the TLS certificate was read again"),
+        Some(Err(error)) => tracing::error!(%error, "the old TLS certificate goes on"),
+    }
+}
+
+enum Asked {
+    Reload,
+    End(&'static str),
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.terminate.recv() => Asked::End("SIGTERM"),
+            _ = self.interrupt.recv() => Asked::End("SIGINT"),
+            _ = self.hangup.recv() => Asked::Reload,
+        }
+    }
+
+    async fn second(&mut self) {
+        while let Asked::Reload = self.next().await {}
+    }
+}
+
+fn start_logging(config: &Config) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&config.log)
+        .map_err(|error| Failure::usage(format!("log: {error}; write info, debug or info,promethean_bus=debug")))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    match config.log_format {
+        LogFormat::Text => builder.with_ansi(ansi).init(),
+        LogFormat::Json => builder.json().init(),
+    }
+    Ok(())
+}
+
+/// A connection is an open file, and many systems start with 1024: take what the hard limit allows.
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "the limit of open files stays low");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Puts the parts together: the only place that names an engine.
+
+use std::sync::Arc;
+
+use axum::Router;
+use promethean_bus::{Bus, BusOptions, Limits};
+use promethean_gateway::Hub;
+use promethean_gateway::auth::Authenticator;
+use promethean_gateway::drain::Drain;
+use promethean_gateway::limits::Quotas;
+use promethean_gateway::listener::Intake;
+use promethean_gateway::rejection::{method_not_allowed, not_found};
+use promethean_store::Store;
+use promethean_store::memory::Memory;
+
+use crate::bound::Serving;
+use crate::config::{Config, Engine};
+use crate::exit::Failure;
+
+/// Opens the engine and gives the configured topics their settings.
+pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+    let store: Arc<dyn Store> = match &config.engine {
+        Engine::Memory => Arc::new(Memory::new()),
+        Engine::Log { dir, .. } => {
+            return Err(Failure::failed(format!(
+                "{}: this build has no log engine yet; set PROMETHEAN_STORE=memory",
+                dir.display()
+            )));
+        }
+        Engine::Mongo { .. } => {
+            return Err(Failure::failed(
+                "this build has no MongoDB engine: unset MONGO_URL, or set PROMETHEAN_STORE to log or memory",
+            ));
+        }
+    };
+    for (topic, settings) in &config.topics {
+        if store.settings(topic) != *settings {
+            let changed = store.set_settings(topic, settings.clone()).await;
+            changed.map_err(|error| Failure::failed(format!("topics.{:?}: {error}", topic.as_str())))?;
+        }
+    }
+    Ok(store)
+}
+
+/// The shared state of the edge over a store.
+pub(crate) fn hub(config: &Config, store: Arc<dyn Store>) -> Result<Arc<Hub>, Failure> {
+    let options = BusOptions {
+        limits: Limits { max_event_bytes: config.edge.max_event_bytes },
+        max_series: config.edge.metrics_max_series,
+    };
+    let auth = Authenticator::new(&config.auth).map_err(Failure::usage)?;
+    Ok(Arc::new(Hub {
+        bus: Bus::new(store, options),
+        auth,
+        quotas: Quotas::new(config.conn_rate, config.topic_rate),
+        config: config.edge.clone(),
+        drain: Drain::new(),
+    }))
+}
+
+/// Serves every listener in a task of its own, and keeps the signing keys fresh.
+pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
+    for serving in listeners {
+        let router = router(hub, &serving);
+        tokio::spawn(serving.listener.serve(router, intake.clone(), hub.drain.watch()));
+    }
+    let auth = hub.auth.clone();
+    tokio::spawn(async move { auth.run().await });
+}
+
+/// What one listener answers.
+fn router(_hub: &Arc<Hub>, _serving: &Serving) -> Router {
+    Router::new().fallback(not_found).method_not_allowed_fallback(method_not_allowed)
+}

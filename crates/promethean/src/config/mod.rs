@@ -1,0 +1,299 @@
+//! The validated configuration: typed, complete, and consistent, or an error that names the setting.
+
+mod layers;
+mod setting;
+mod topics;
+mod units;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use promethean_event::Topic;
+use promethean_gateway::EdgeConfig;
+use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
+use promethean_gateway::limits::Rate;
+use promethean_store::TopicSettings;
+
+pub(crate) use layers::{Environment, File, Layers, Origin, Said};
+pub(crate) use setting::{SETTINGS, Setting};
+pub(crate) use units::duration;
+
+/// The commented file with every setting and its default.
+pub(crate) const DEFAULT_FILE: &str = include_str!("../../promethean.default.toml");
+
+/// A configuration that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {reason}")]
+pub(crate) struct ConfigError {
+    at: String,
+    reason: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(at: &str, reason: impl Into<String>) -> Self {
+        Self { at: at.to_owned(), reason: reason.into() }
+    }
+}
+
+/// Which engine, with what it needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Log { dir: PathBuf, sync: Sync },
+    Memory,
+    Mongo { url: Secret },
+}
+
+/// What `OK` means with the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sync {
+    Always,
+    Interval(Duration),
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Everything `serve` needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) ws: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) ops: SocketAddr,
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    pub(crate) auth: AuthConfig,
+    pub(crate) engine: Engine,
+    pub(crate) edge: EdgeConfig,
+    pub(crate) max_connections: usize,
+    pub(crate) conn_rate: Option<Rate>,
+    pub(crate) topic_rate: Option<Rate>,
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+    pub(crate) topics: BTreeMap<Topic, TopicSettings>,
+}
+
+impl Config {
+    /// Gives the values their types and checks what they say together. What follows from other values is put into
+    /// `layers`, so that `config show` tells what counts.
+    pub(crate) fn resolve(layers: &mut Layers, environment: Environment<'_>) -> Result<Self, ConfigError> {
+        let read = Reader(layers);
+        let auth = AuthConfig {
+            static_token: read.text("ws_token").map(Secret::new),
+            jwt_secret: read.text("jwt_secret").map(Secret::new),
+            jwks_url: read.text("jwt_jwks_url").map(str::to_owned),
+            audience: read.text("jwt_aud").map(str::to_owned),
+            issuer: read.text("jwt_iss").map(str::to_owned),
+            default_scopes: read.list("default_scopes"),
+        };
+        let open = auth.static_token.is_none() && auth.jwt_secret.is_none() && auth.jwks_url.is_none();
+        let ip = read.bind(open)?;
+        let tls = match (read.text("tls_cert"), read.text("tls_key")) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            (Some(_), None) => return Err(read.wrong("tls_cert", "needs tls_key too")),
+            (None, Some(_)) => return Err(read.wrong("tls_key", "needs tls_cert too")),
+        };
+        let edge = EdgeConfig {
+            allowed_origins: read.list("allowed_origins"),
+            max_event_bytes: read.size("max_event_bytes")?,
+            max_frame_bytes: read.size("max_frame_bytes")?,
+            max_subscriptions: read.count("max_subscriptions")?,
+            metrics_max_series: read.count("metrics_max_series")?,
+            metrics_public: read.yes("metrics_public")?,
+            ..EdgeConfig::default()
+        };
+        if edge.max_frame_bytes < edge.max_event_bytes {
+            return Err(read.wrong("max_frame_bytes", "must not be smaller than max_event_bytes"));
+        }
+        let log_format = match read.text("log_format") {
+            None | Some("text") => LogFormat::Text,
+            Some("json") => LogFormat::Json,
+            Some(_) => return Err(read.wrong("log_format", "is neither text nor json")),
+        };
+        let mut config = Self {
+            ws: SocketAddr::new(ip, read.port("ws_port")?),
+            http: SocketAddr::new(ip, read.port("http_port")?),
+            ops: SocketAddr::new(ip, read.port("ops_port")?),
+            tls,
+            auth,
+            engine: Engine::Memory,
+            edge,
+            max_connections: read.count("max_connections")?,
+            conn_rate: read.rate("conn_rate", "conn_burst")?,
+            topic_rate: read.rate("topic_rate", "topic_burst")?,
+            log: read.text("log").unwrap_or("info").to_owned(),
+            log_format,
+            topics: topics::parse(&layers.topics)?,
+        };
+        // Checks the address of the keys and the default scopes.
+        Authenticator::new(&config.auth).map_err(|error| read.wrong(error.setting, error.reason))?;
+        config.engine = engine(layers, environment)?;
+        layers.infer_if_unset("bind", ip.to_string());
+        Ok(config)
+    }
+}
+
+impl Layers {
+    fn infer_if_unset(&mut self, name: &'static str, text: String) {
+        if self.get(name).is_none_or(|said| said.text.is_empty()) {
+            self.infer(name, Said { text, origin: Origin::Default });
+        }
+    }
+}
+
+/// Reads values out of the layers; errors name where the value was said.
+struct Reader<'a>(&'a Layers);
+
+impl<'a> Reader<'a> {
+    /// The value; an empty one is none.
+    fn text(&self, name: &str) -> Option<&'a str> {
+        self.0.get(name).map(|said| said.text.as_str()).filter(|text| !text.is_empty())
+    }
+
+    fn wrong(&self, name: &str, reason: impl Into<String>) -> ConfigError {
+        match self.0.get(name) {
+            Some(Said { origin: origin @ (Origin::Flag(_) | Origin::Variable(_)), .. }) => {
+                ConfigError::new(&origin.to_string(), reason)
+            }
+            Some(Said { origin: Origin::File(path), .. }) => {
+                ConfigError::new(&format!("{}: {name}", path.display()), reason)
+            }
+            _ => ConfigError::new(name, reason),
+        }
+    }
+
+    fn list(&self, name: &str) -> Vec<String> {
+        let items = self.text(name).unwrap_or_default().split(',').map(str::trim);
+        items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<T, ConfigError> {
+        parse(self.text(name).unwrap_or_default()).map_err(|reason| self.wrong(name, reason))
+    }
+
+    fn port(&self, name: &str) -> Result<u16, ConfigError> {
+        self.parsed(name, |text| text.parse().map_err(|_| format!("{text:?} is no port; write 0 to 65535")))
+    }
+
+    fn count(&self, name: &str) -> Result<usize, ConfigError> {
+        self.parsed(name, |text| match text.parse() {
+            Ok(0) | Err(_) => Err(format!("{text:?} must be a whole number of at least 1")),
+            Ok(count) => Ok(count),
+        })
+    }
+
+    fn size(&self, name: &str) -> Result<usize, ConfigError> {
+        self.parsed(name, |text| match usize::try_from(units::bytes(text)?) {
+            // Room for an event's fixed parts, and below what 32-bit offsets can name.
+            Ok(size) if (1024..=(1 << 30)).contains(&size) => Ok(size),
+            _ => Err(format!("{text} must be between 1KiB and 1GiB")),
+        })
+    }
+
+    fn yes(&self, name: &str) -> Result<bool, ConfigError> {
+        self.parsed(name, |text| match text {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "" | "false" | "0" | "no" | "off" => Ok(false),
+            _ => Err(format!("{text:?} is neither true nor false")),
+        })
+    }
+
+    fn rate(&self, rate: &str, burst: &str) -> Result<Option<Rate>, ConfigError> {
+        let number = |name| {
+            self.parsed(name, |text: &str| match text {
+                "off" => Ok(0),
+                _ => text.parse::<u32>().map_err(|_| format!("{text:?} must be a whole number; 0 is no limit")),
+            })
+        };
+        let (per_second, burst_size) = (NonZeroU32::new(number(rate)?), NonZeroU32::new(number(burst)?));
+        match (per_second, burst_size) {
+            (Some(per_second), burst) => Ok(Some(Rate { per_second, burst: burst.unwrap_or(per_second) })),
+            (None, Some(_)) => Err(self.wrong(burst, format!("needs {rate} too"))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn bind(&self, open: bool) -> Result<IpAddr, ConfigError> {
+        let ip = match self.text("bind") {
+            None if open => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            None => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Some(text) => text.trim_start_matches('[').trim_end_matches(']').parse().map_err(|_| {
+                self.wrong("bind", format!("{text:?} is no IP address; write 127.0.0.1, 0.0.0.0 or ::"))
+            })?,
+        };
+        if open && !ip.is_loopback() {
+            let reason = format!(
+                "{ip} without auth would let everybody in; set WS_TOKEN, JWT_SECRET or JWT_JWKS_URL, or bind to 127.0.0.1"
+            );
+            return Err(self.wrong("bind", reason));
+        }
+        Ok(ip)
+    }
+}
+
+fn engine(layers: &mut Layers, environment: Environment<'_>) -> Result<Engine, ConfigError> {
+    let mongo = layers.get("mongo_url").filter(|said| !said.text.is_empty()).cloned();
+    let store = layers.get("store").cloned();
+    if let (Some(mongo), Some(store)) = (&mongo, &store)
+        && mongo.origin.outranks(&store.origin)
+    {
+        layers.infer("store", Said { text: "mongo".into(), origin: mongo.origin.clone() });
+    }
+    let read = Reader(layers);
+    match read.text("store").unwrap_or("log") {
+        "log" => {
+            let sync = read.parsed("sync", sync)?;
+            let (dir, origin) = data_dir(read.text("data_dir"), environment)
+                .ok_or_else(|| ConfigError::new("data_dir", "there is no home directory: set PROMETHEAN_DATA_DIR"))?;
+            if let Some(origin) = origin {
+                layers.infer("data_dir", Said { text: dir.display().to_string(), origin });
+            }
+            Ok(Engine::Log { dir, sync })
+        }
+        "memory" => Ok(Engine::Memory),
+        "mongo" => match mongo {
+            Some(url) => Ok(Engine::Mongo { url: Secret::new(url.text) }),
+            None => Err(read.wrong("store", "mongo needs MONGO_URL")),
+        },
+        other => Err(read.wrong("store", format!("{other:?} is no engine; write log, memory or mongo"))),
+    }
+}
+
+/// The directory, and where it was said where it was not said as `data_dir`.
+fn data_dir(said: Option<&str>, environment: Environment<'_>) -> Option<(PathBuf, Option<Origin>)> {
+    if let Some(dir) = said {
+        return Some((dir.into(), None));
+    }
+    let path = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(state) = path("STATE_DIRECTORY") {
+        // systemd separates several with colons; the first is the hub's.
+        let first = state.to_str().and_then(|list| list.split(':').next()).map_or(state.clone(), PathBuf::from);
+        return Some((first, Some(Origin::Variable("STATE_DIRECTORY".into()))));
+    }
+    let data = path("XDG_DATA_HOME").filter(|dir| dir.is_absolute());
+    let data = data.or_else(|| path("HOME").map(|home| home.join(Path::new(".local/share"))))?;
+    Some((data.join("promethean"), Some(Origin::Default)))
+}
+
+fn sync(text: &str) -> Result<Sync, String> {
+    match text {
+        "always" => Ok(Sync::Always),
+        "never" => Ok(Sync::Never),
+        _ => match units::duration(text) {
+            Ok(interval) if (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&interval) => {
+                Ok(Sync::Interval(interval))
+            }
+            _ => Err(format!("{text:?} is neither always, never nor an interval from 1ms to 1h such as 100ms")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! The table of settings: the one list that flags, environment, file, help and documentation come from.
+//!
+//! A setting `a_b` is `--a-b`, `PROMETHEAN_A_B`, `a_b` in `promethean.toml`, and the seed's variable where there was one.
+
+/// One setting.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// `ws_port`: the key in the file.
+    pub(crate) name: &'static str,
+    /// The variable that the first version of the hub used, `WS_PORT`.
+    pub(crate) seed: Option<&'static str>,
+    /// The default as one would write it; `None`: not set.
+    pub(crate) default: Option<&'static str>,
+    /// What a value looks like.
+    pub(crate) value: &'static str,
+    /// Under which heading it stands.
+    pub(crate) section: &'static str,
+    /// What it does.
+    pub(crate) help: &'static str,
+    /// Whether it must never be shown.
+    pub(crate) secret: bool,
+}
+
+impl Setting {
+    /// `ws-port`
+    pub(crate) fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// `PROMETHEAN_WS_PORT`
+    pub(crate) fn variable(&self) -> String {
+        format!("PROMETHEAN_{}", self.name.to_ascii_uppercase())
+    }
+
+    /// Whether the flag may stand without a value.
+    pub(crate) fn is_switch(&self) -> bool {
+        self.value == "BOOL"
+    }
+
+    pub(crate) fn named(name: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+}
+
+const LISTEN: &str = "Listening";
+const AUTH: &str = "Auth";
+const STORE: &str = "Storage";
+const LIMITS: &str = "Limits";
+const WATCH: &str = "Logs and metrics";
+
+const fn plain(
+    section: &'static str,
+    name: &'static str,
+    value: &'static str,
+    default: Option<&'static str>,
+    help: &'static str,
+) -> Setting {
+    Setting { name, seed: None, default, value, section, help, secret: false }
+}
+
+const fn seeded(seed: &'static str, setting: Setting) -> Setting {
+    Setting { seed: Some(seed), ..setting }
+}
+
+const fn secret(setting: Setting) -> Setting {
+    Setting { secret: true, ..setting }
+}
+
+/// Every setting, in the order of the default file.
+pub(crate) const SETTINGS: &[Setting] = &[
+    plain(
+        LISTEN,
+        "bind",
+        "ADDR",
+        None,
+        "The address to listen on. Without auth always loopback; with auth 0.0.0.0 unless set",
+    ),
+    seeded("WS_PORT", plain(LISTEN, "ws_port", "PORT", Some("8090"), "WebSocket port; 0 picks one, equal ports share")),
+    seeded("HTTP_PORT", plain(LISTEN, "http_port", "PORT", Some("8081"), "HTTP port; 0 picks one")),
+    seeded("OPS_PORT", plain(LISTEN, "ops_port", "PORT", Some("8082"), "Ops and dashboard port; 0 picks one")),
+    plain(
+        LISTEN,
+        "tls_cert",
+        "FILE",
+        None,
+        "PEM certificate chain; with tls_key all listeners use TLS. Read again on SIGHUP",
+    ),
+    plain(LISTEN, "tls_key", "FILE", None, "PEM private key of the certificate"),
+    plain(
+        LISTEN,
+        "allowed_origins",
+        "LIST",
+        Some(""),
+        "Web pages that may connect besides the hub's own host and loopback, e.g. https://app.example",
+    ),
+    secret(seeded("WS_TOKEN", plain(AUTH, "ws_token", "TOKEN", None, "A static token that may do everything"))),
+    secret(seeded("JWT_SECRET", plain(AUTH, "jwt_secret", "SECRET", None, "The secret of HS256 JWTs"))),
+    seeded(
+        "JWT_JWKS_URL",
+        plain(
+            AUTH,
+            "jwt_jwks_url",
+            "URL",
+            None,
+            "Where the public keys of RS/PS/ES/EdDSA JWTs are; https unless loopback",
+        ),
+    ),
+    seeded("JWT_AUD", plain(AUTH, "jwt_aud", "TEXT", None, "The audience that a JWT must name")),
+    seeded("JWT_ISS", plain(AUTH, "jwt_iss", "TEXT", None, "The issuer that a JWT must name")),
+    plain(
+        AUTH,
+        "default_scopes",
+        "LIST",
+        Some(""),
+        "What a JWT without policy and scopes may do, e.g. publish:heartbeat.*, subscribe:process.**; empty: nothing",
+    ),
+    plain(STORE, "store", "ENGINE", Some("log"), "log (files in data_dir), memory (nothing survives) or mongo"),
+    plain(
+        STORE,
+        "data_dir",
+        "DIR",
+        None,
+        "Where the log is kept; else $STATE_DIRECTORY, $XDG_DATA_HOME/promethean or ~/.local/share/promethean",
+    ),
+    plain(
+        STORE,
+        "sync",
+        "WHEN",
+        Some("always"),
+        "What OK means: always (on disk), an interval such as 100ms (at the latest then), never (the system decides)",
+    ),
+    secret(seeded(
+        "MONGO_URL",
+        plain(STORE, "mongo_url", "URL", None, "A MongoDB replica set; set, it means store = mongo"),
+    )),
+    plain(LIMITS, "max_event_bytes", "SIZE", Some("1MiB"), "Largest event"),
+    plain(LIMITS, "max_frame_bytes", "SIZE", Some("16MiB"), "Largest WebSocket frame and HTTP body"),
+    plain(LIMITS, "max_connections", "N", Some("10000"), "Most connections, over all listeners"),
+    plain(LIMITS, "max_subscriptions", "N", Some("1000"), "Most subscriptions of one connection"),
+    plain(LIMITS, "conn_rate", "N", Some("0"), "Frames a second that one connection may send; 0 is no limit"),
+    plain(LIMITS, "conn_burst", "N", Some("0"), "Frames at once that one connection may send; 0: as many as conn_rate"),
+    plain(LIMITS, "topic_rate", "N", Some("0"), "Events a second that one topic takes; 0 is no limit"),
+    plain(LIMITS, "topic_burst", "N", Some("0"), "Events at once that one topic takes; 0: as many as topic_rate"),
+    plain(WATCH, "log", "FILTER", Some("info"), "What goes to stderr: error, warn, info, debug, trace, or per module"),
+    plain(WATCH, "log_format", "FORMAT", Some("text"), "text or json"),
+    plain(WATCH, "metrics_max_series", "N", Some("10000"), "Most label sets of the metrics; others count under _other"),
+    plain(WATCH, "metrics_public", "BOOL", Some("false"), "Whether /metrics needs no token"),
+];
