@@ -22,7 +22,8 @@ pub enum Bar {
 fn number(value: f64) -> String {
     if value >= 1_000.0 {
         let digits = format!("{value:.0}");
-        let grouped: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|chunk| std::str::from_utf8(chunk).unwrap_or("")).collect();
+        let grouped: Vec<&str> =
+            digits.as_bytes().rchunks(3).rev().map(|chunk| std::str::from_utf8(chunk).unwrap_or("")).collect();
         grouped.join(",")
     } else {
         format!("{value:.2}")

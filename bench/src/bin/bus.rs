@@ -16,7 +16,8 @@ const EVENTS: usize = 1_000_000;
 const BATCH: usize = 500;
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let payload = RawValue::from_string(format!(r#"{{"fill":"{}"}}"#, "x".repeat(245))).expect("JSON");
     println!("bus in process, memory engine, 256-byte payloads, 1 publisher, 1 group, every event acked; median of 3");
 
@@ -35,18 +36,18 @@ fn topic() -> Topic {
     Topic::parse("bench.bus").expect("a topic")
 }
 
-fn draft(payload: &RawValue) -> Draft<'_> {
-    Draft::new(topic(), Cow::Borrowed(payload))
+fn draft<'a>(topic: &Topic, payload: &'a RawValue) -> Draft<'a> {
+    Draft::new(topic.clone(), Cow::Borrowed(payload))
 }
 
 async fn publish(bus: &Bus, payload: &RawValue, count: usize, batch: usize) {
-    let mut left = count;
+    let (topic, mut left) = (topic(), count);
     while left > 0 {
         let now = batch.min(left);
         if now == 1 {
-            bus.publish(&draft(payload)).await.expect("published");
+            bus.publish(&draft(&topic, payload)).await.expect("published");
         } else {
-            bus.publish_batch((0..now).map(|_| draft(payload))).await.expect("published");
+            bus.publish_batch((0..now).map(|_| draft(&topic, payload))).await.expect("published");
         }
         left -= now;
     }
@@ -89,7 +90,8 @@ async fn growth(payload: &RawValue) -> (f64, f64) {
             publish(&bus, payload, 50_000, BATCH).await;
             let publishing = started.elapsed();
             let group = Group::parse(&format!("g{round}-{run}")).expect("a group");
-            let start = bus.store().read(&topic(), length + 1, promethean_store::ReadMax::events(1)).await.expect("readable");
+            let start =
+                bus.store().read(&topic(), length + 1, promethean_store::ReadMax::events(1)).await.expect("readable");
             let id = start.first().map(|event| event.id).expect("published");
             bus.set_cursor(&topic(), &group, From::AfterId(id)).await.expect("moved");
             let started = Instant::now();

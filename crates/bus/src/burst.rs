@@ -111,23 +111,53 @@ impl<'a> Burst<'a> {
     }
 }
 
-/// Puts the outcomes of single events together into the answers of their units.
-pub(crate) fn answers(
-    units: usize,
-    of: impl Iterator<Item = u32>,
-    outcomes: Vec<Outcome>,
-) -> Vec<Result<Vec<Published>, Error>> {
-    let mut answers: Vec<Result<Vec<Published>, Error>> = Vec::with_capacity(units);
-    answers.resize_with(units, || Ok(Vec::with_capacity(1)));
-    for (unit, outcome) in of.zip(outcomes) {
-        let Some(answer) = answers.get_mut(unit as usize) else { continue };
-        match (outcome, answer) {
-            (Outcome::Stored(appended), Ok(published)) => published.push(appended.into()),
-            (Outcome::DuplicateId { id, topic }, answer) => *answer = Err(duplicate_id(id, &topic)),
-            (Outcome::Stored(_), Err(_)) => {}
+/// Where the events of a unit are: one, nearly always.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placed {
+    /// A single event.
+    One([Published; 1]),
+    /// A batch.
+    Many(Vec<Published>),
+}
+
+impl std::ops::Deref for Placed {
+    type Target = [Published];
+    fn deref(&self) -> &[Published] {
+        match self {
+            Placed::One(one) => one,
+            Placed::Many(many) => many,
         }
     }
+}
+
+/// Puts the outcomes of single events together into the answers of their units, which `of` numbers.
+pub(crate) fn answers(units: usize, of: &[u32], outcomes: Vec<Outcome>) -> Vec<Result<Placed, Error>> {
+    let mut answers = Vec::with_capacity(units);
+    let mut outcomes = outcomes.into_iter();
+    for unit in of.chunk_by(|one, next| one == next) {
+        // An empty batch is a unit without events.
+        while answers.len() < unit[0] as usize {
+            answers.push(Ok(Placed::Many(Vec::new())));
+        }
+        answers.push(answer(outcomes.by_ref().take(unit.len())));
+    }
+    answers.resize(units, Ok(Placed::Many(Vec::new())));
     answers
+}
+
+fn answer(mut outcomes: impl ExactSizeIterator<Item = Outcome>) -> Result<Placed, Error> {
+    let placed = |outcome| match outcome {
+        Outcome::Stored(appended) => Ok(Published::from(appended)),
+        Outcome::DuplicateId { id, topic } => Err(duplicate_id(id, &topic)),
+    };
+    if outcomes.len() == 1
+        && let Some(outcome) = outcomes.next()
+    {
+        return placed(outcome).map(|one| Placed::One([one]));
+    }
+    // All of a unit are looked at, so that the next unit starts at its own outcomes.
+    let all: Vec<_> = outcomes.map(placed).collect();
+    all.into_iter().collect::<Result<_, _>>().map(Placed::Many)
 }
 
 fn duplicate_id(id: EventId, topic: &Topic) -> Error {

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::runner::{Handle, Input, Runner, seek_of};
 use crate::status::{self, GroupStatus, Lag};
 use crate::subscription::Membership;
-use crate::{Burst, Error, Published, Subscription, burst};
+use crate::{Burst, Error, Placed, Published, Subscription, burst};
 
 /// What an operator may set.
 #[derive(Debug, Clone)]
@@ -108,7 +108,7 @@ impl Bus {
     }
 
     /// Appends a burst: one answer for each unit that was added, in order. **Returned ⇒ durable.**
-    pub async fn commit(&self, burst: Burst<'_>) -> Vec<Result<Vec<Published>, Error>> {
+    pub async fn commit(&self, burst: Burst<'_>) -> Vec<Result<Placed, Error>> {
         let (events, units) = burst.finish();
         if self.core.draining.load(Ordering::Acquire) {
             return vec![Err(Error::shutting_down()); units];
@@ -116,14 +116,16 @@ impl Bus {
         if events.is_empty() {
             return Vec::new();
         }
-        let of: Vec<(u32, Topic)> = events.iter().map(|event| (event.unit, event.topic.clone())).collect();
+        let of: Vec<u32> = events.iter().map(|event| event.unit).collect();
+        let runs = events.chunk_by(|one, next| one.topic == next.topic);
+        let runs: Vec<(Topic, usize)> = runs.map(|run| (run[0].topic.clone(), run.len())).collect();
         let started = Instant::now();
         let appended = self.core.store.append(events).await;
         self.core.metrics.append_duration.observe(started.elapsed());
         match appended {
             Ok(outcomes) => {
-                self.core.count_published(&of, &outcomes);
-                burst::answers(units, of.iter().map(|(unit, _)| *unit), outcomes)
+                self.core.count_published(&runs, &outcomes);
+                burst::answers(units, &of, outcomes)
             }
             Err(StoreError::Closed(_)) if self.core.draining.load(Ordering::Acquire) => {
                 vec![Err(Error::shutting_down()); units]
@@ -161,7 +163,8 @@ impl Bus {
     ) -> Result<Vec<Published>, Error> {
         let mut burst = self.burst();
         burst.add_batch(drafts)?;
-        self.commit(burst).await.pop().unwrap_or_else(|| Ok(Vec::new()))
+        let placed = self.commit(burst).await.pop().transpose()?;
+        Ok(placed.map(|placed| placed.to_vec()).unwrap_or_default())
     }
 
     /// Subscribes to a topic or pattern. Without a group: an ephemeral tail, nothing to ack.
@@ -344,13 +347,13 @@ impl Core {
         Ok(next.first().map_or(Duration::ZERO, |event| self.wall().since(event.appended)))
     }
 
-    fn count_published(&self, of: &[(u32, Topic)], outcomes: &[promethean_store::Outcome]) {
+    /// Counts what was appended to the topics of `runs`, each with how many outcomes are its.
+    fn count_published(&self, runs: &[(Topic, usize)], outcomes: &[promethean_store::Outcome]) {
         let stored = |outcome: &promethean_store::Outcome| matches!(outcome, promethean_store::Outcome::Stored(appended) if !appended.duplicate);
-        let mut at = 0;
-        for run in of.chunk_by(|one, next| one.1 == next.1) {
-            let count = outcomes[at..].iter().take(run.len()).filter(|outcome| stored(outcome)).count();
-            at += run.len();
-            self.metrics.topic(&run[0].1).published.fetch_add(count as u64, Ordering::Relaxed);
+        let mut outcomes = outcomes.iter();
+        for (topic, length) in runs {
+            let count = outcomes.by_ref().take(*length).filter(|outcome| stored(outcome)).count();
+            self.metrics.topic(topic).published.fetch_add(count as u64, Ordering::Relaxed);
         }
     }
 

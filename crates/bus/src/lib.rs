@@ -40,7 +40,7 @@ mod subscription;
 mod tail;
 mod typed;
 
-pub use burst::{Burst, Published};
+pub use burst::{Burst, Placed, Published};
 pub use bus::{Bus, BusOptions, Request, TopicGate};
 pub use dispatcher::{Answer, Receipt};
 pub use error::Error;

@@ -4,9 +4,10 @@
 //! One lock, held for a batch at a time; nothing waits inside it. `OK` means: in memory.
 //! It grows with what is kept in it: retention (see [`TopicSettings`]) is its only bound.
 
+mod chunks;
+mod ids;
 mod topic;
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::future::ready;
 use std::pin::Pin;
@@ -14,13 +15,14 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
+use promethean_event::{Event, EventId, Group, IdOrigin, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
 use crate::{
     Appended, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result,
     Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
+use ids::Ids;
 use topic::TopicLog;
 
 /// The reference engine. Cheap to clone: clones share one store.
@@ -35,7 +37,7 @@ struct State {
     /// Index into `logs`.
     names: HashMap<Topic, usize, RandomState>,
     logs: Vec<TopicLog>,
-    ids: HashMap<EventId, (u32, Seq), RandomState>,
+    ids: Ids,
     groups: BTreeMap<(Topic, Group), (GroupState, Version)>,
     settings: HashMap<Topic, TopicSettings, RandomState>,
     closed: bool,
@@ -80,43 +82,42 @@ impl State {
 
     fn forget_ids(&mut self, ids: Vec<EventId>) {
         for id in ids {
-            self.ids.remove(&id);
+            self.ids.remove(id);
         }
     }
 
-    /// Appends one unit: all of it, or nothing with the id that is taken elsewhere.
-    fn append_unit(&mut self, unit: &[NewEvent], outcomes: &mut Vec<Outcome>, touched: &mut Vec<usize>) {
-        let taken = unit.iter().find_map(|event| {
-            let (at, _) = *self.ids.get(&event.id)?;
-            let topic = &self.logs[at as usize].topic;
+    /// The event with this id, if it is still there.
+    fn find(&self, id: EventId) -> Option<(&TopicLog, &Event)> {
+        let (topic, seq) = self.ids.get(id)?;
+        let log = &self.logs[topic as usize];
+        log.at(seq).filter(|event| event.id == id).map(|event| (log, event))
+    }
+
+    /// The id that keeps a unit out: it is on another topic, before the unit or within it.
+    fn taken_elsewhere(&self, unit: &[NewEvent]) -> Option<(EventId, Topic)> {
+        unit.iter().enumerate().filter(|(_, event)| event.origin == IdOrigin::Client).find_map(|(index, event)| {
+            let before = self.find(event.id).map(|(log, _)| &log.topic);
+            let topic =
+                before.or_else(|| unit[..index].iter().find(|other| other.id == event.id).map(|other| &other.topic))?;
             (*topic != event.topic).then(|| (event.id, topic.clone()))
-        });
-        // The same id on two topics within the unit: the second one is the one at fault.
-        let taken = taken.or_else(|| {
-            unit.iter().enumerate().find_map(|(index, event)| {
-                let first = unit[..index].iter().find(|other| other.id == event.id && other.topic != event.topic)?;
-                Some((event.id, first.topic.clone()))
-            })
-        });
-        if let Some((id, topic)) = taken {
-            outcomes.extend(unit.iter().map(|_| Outcome::DuplicateId { id, topic: topic.clone() }));
-            return;
+        })
+    }
+
+    fn append(&mut self, event: NewEvent, touched: &mut Vec<usize>) -> Appended {
+        let (id, origin) = (event.id, event.origin);
+        // The hub's own ids are new by construction; only what a client brings can be there already.
+        if origin == IdOrigin::Client
+            && let Some((_, first)) = self.find(id)
+        {
+            return Appended { id, seq: first.seq, duplicate: true };
         }
-        for event in unit.iter().cloned() {
-            let (id, topic) = (event.id, self.log_or_new(&event.topic));
-            let outcome = match self.ids.entry(id) {
-                Entry::Occupied(first) => Appended { id, seq: first.get().1, duplicate: true },
-                Entry::Vacant(free) => {
-                    let seq = self.logs[topic].push(event);
-                    free.insert((u32::try_from(topic).unwrap_or(u32::MAX), seq));
-                    if touched.last() != Some(&topic) {
-                        touched.push(topic);
-                    }
-                    Appended { id, seq, duplicate: false }
-                }
-            };
-            outcomes.push(Outcome::Stored(outcome));
+        let topic = self.log_or_new(&event.topic);
+        let seq = self.logs[topic].push(event);
+        self.ids.insert(id, origin, (u32::try_from(topic).unwrap_or(u32::MAX), seq));
+        if touched.last() != Some(&topic) {
+            touched.push(topic);
         }
+        Appended { id, seq, duplicate: false }
     }
 }
 
@@ -125,8 +126,18 @@ impl EventLog for Memory {
         let created = self.created.clone();
         self.with(move |state| {
             let (mut outcomes, mut touched) = (Vec::with_capacity(events.len()), Vec::new());
-            for unit in events.chunk_by(|one, next| one.unit == next.unit) {
-                state.append_unit(unit, &mut outcomes, &mut touched);
+            let mut events = events.into_iter();
+            while let Some(first) = events.as_slice().first() {
+                let number = first.unit;
+                let count = events.as_slice().iter().take_while(|event| event.unit == number).count();
+                if let Some((id, topic)) = state.taken_elsewhere(&events.as_slice()[..count]) {
+                    outcomes
+                        .extend(events.by_ref().take(count).map(|_| Outcome::DuplicateId { id, topic: topic.clone() }));
+                } else {
+                    outcomes.extend(
+                        events.by_ref().take(count).map(|event| Outcome::Stored(state.append(event, &mut touched))),
+                    );
+                }
             }
             let mut first = false;
             for topic in touched {
@@ -153,11 +164,11 @@ impl EventLog for Memory {
                 Seek::Latest => log.last_seq(),
                 Seek::Ts(ts) => log.before_ts(ts),
                 Seek::AfterId(id) => {
-                    let (at, seq) = *state.ids.get(&id)?;
-                    if state.logs[at as usize].topic != *topic {
+                    let (log, event) = state.find(id)?;
+                    if log.topic != *topic {
                         return None;
                     }
-                    seq
+                    event.seq
                 }
             };
             Some(Start { done, last: log.at(done).map(|event| (event.id, event.ts)) })
@@ -167,9 +178,8 @@ impl EventLog for Memory {
     fn locate<'a>(&'a self, ids: &'a [EventId]) -> Pending<'a, Vec<Option<Place>>> {
         self.with(|state| {
             let place = |id: &EventId| {
-                let (at, seq) = *state.ids.get(id)?;
-                let log = &state.logs[at as usize];
-                log.at(seq).map(|event| Place { topic: log.topic.clone(), seq, ts: event.ts })
+                let (log, event) = state.find(*id)?;
+                Some(Place { topic: log.topic.clone(), seq: event.seq, ts: event.ts })
             };
             ids.iter().map(place).collect()
         })

@@ -3,17 +3,18 @@
 //! Invariants: events are ascending by seq; `latest` has, for each key, the seq of its last event that is still
 //! here; `bytes` is the sum of the events' wire lengths.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
 use promethean_event::{Event, EventId, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
+use super::chunks::Chunks;
 use crate::{ReadMax, Tail, TopicInfo, TopicSettings};
 
 pub(super) struct TopicLog {
     pub(super) topic: Topic,
-    events: VecDeque<Event>,
+    events: Chunks,
     latest: BTreeMap<String, Seq>,
     bytes: u64,
     last: Option<(Seq, EventId, Millis)>,
@@ -25,7 +26,7 @@ impl TopicLog {
     pub(super) fn new(topic: Topic) -> Self {
         Self {
             topic,
-            events: VecDeque::new(),
+            events: Chunks::default(),
             latest: BTreeMap::new(),
             bytes: 0,
             last: None,
@@ -43,7 +44,7 @@ impl TopicLog {
     }
 
     pub(super) fn first_seq(&self) -> Seq {
-        self.events.front().map_or(self.last_seq() + 1, |event| event.seq)
+        self.events.first().map_or(self.last_seq() + 1, |event| event.seq)
     }
 
     pub(super) fn push(&mut self, event: NewEvent) -> Seq {
@@ -58,7 +59,7 @@ impl TopicLog {
         }
         self.last = Some((event.seq, event.id, event.ts));
         self.bytes += event.wire_len() as u64;
-        self.events.push_back(event);
+        self.events.push(event);
         self.last_seq()
     }
 
@@ -76,30 +77,18 @@ impl TopicLog {
         self.tail.subscribe()
     }
 
-    /// The index of the first event with `seq ≥ from`.
-    fn index(&self, from: Seq) -> usize {
-        let direct = usize::try_from(from.saturating_sub(self.first_seq())).unwrap_or(usize::MAX);
-        match self.events.get(direct) {
-            // Without holes before it, the place is known.
-            Some(event) if event.seq == from => direct,
-            _ => self.events.partition_point(|event| event.seq < from),
-        }
-    }
-
     pub(super) fn at(&self, seq: Seq) -> Option<&Event> {
-        self.events.get(self.index(seq)).filter(|event| event.seq == seq)
+        self.events.from(seq).next().filter(|event| event.seq == seq)
     }
 
     pub(super) fn read(&self, from: Seq, max: ReadMax) -> Vec<Event> {
-        let start = self.index(from);
-        let end = self.events.len().min(start.saturating_add(max.events));
         let mut bytes = 0;
         let fits = |event: &&Event| {
             let first = bytes == 0;
             bytes += event.body.len();
             first || bytes <= max.bytes
         };
-        self.events.range(start..end).take_while(fits).cloned().collect()
+        self.events.from(from).take(max.events).take_while(fits).cloned().collect()
     }
 
     /// The last seq before the first event whose `ts` is ≥ `ts`.
@@ -134,8 +123,8 @@ impl TopicLog {
     /// Removes events below `before`; returns their ids.
     pub(super) fn trim(&mut self, before: Seq) -> Vec<EventId> {
         let mut gone = Vec::new();
-        while self.events.front().is_some_and(|event| event.seq < before)
-            && let Some(event) = self.events.pop_front()
+        while self.events.first().is_some_and(|event| event.seq < before)
+            && let Some(event) = self.events.pop_first()
         {
             self.removed(&event);
             gone.push(event.id);
@@ -157,7 +146,7 @@ impl TopicLog {
         let retention = settings.retention;
         let mut keep_from = self.first_seq();
         let (mut events, mut bytes) = (self.events.len() as u64, self.bytes);
-        for event in &self.events {
+        for event in self.events.iter() {
             let old = retention.max_age.is_some_and(|age| now.since(event.appended) > age);
             let many = retention.max_events.is_some_and(|most| events > most);
             let big = retention.max_bytes.is_some_and(|most| bytes > most);
@@ -176,12 +165,13 @@ impl TopicLog {
                 let expired = event.is_tombstone() && now.since(event.appended) > grace;
                 event.key().is_none() || (latest.contains(&event.seq) && !expired)
             };
-            let (keep, drop): (VecDeque<_>, VecDeque<_>) =
-                std::mem::take(&mut self.events).into_iter().partition(stays);
-            self.events = keep;
-            for event in drop {
-                self.removed(&event);
-                gone.push(event.id);
+            for event in self.events.take() {
+                if stays(&event) {
+                    self.events.push(event);
+                } else {
+                    self.removed(&event);
+                    gone.push(event.id);
+                }
             }
         }
         gone
