@@ -77,6 +77,8 @@ async fn serve_over(
     if let Some(reason) = failed {
         tracing::error!(reason, "the store has failed");
         hub.drain.begin();
+        // Time to tell whoever waits for an answer.
+        let _ = tokio::time::timeout(Duration::from_secs(1), hub.drain.drained()).await;
         return Err(Failure::failed(format!("the store has failed: {reason}")));
     }
     tokio::select! {
@@ -88,12 +90,15 @@ async fn serve_over(
     }
 }
 
-/// Stops accepting, gives leases back, waits for connections to say goodbye, and syncs.
+/// Leases go back while their holders are still there, so that the deliveries do not count as attempts; then
+/// connections finish what was accepted and close; then everything is synced.
 async fn drain(drain: &Drain, bus: &promethean_bus::Bus, store: &dyn Store) -> Result<(), Failure> {
+    // One that hangs must not keep the others from ending in order: each step has its share of the time.
+    let _ = tokio::time::timeout(DRAIN_DEADLINE / 4, bus.drain()).await;
     drain.begin();
-    // Connections finish what they have accepted; one that hangs must not keep the leases of all.
-    let _ = tokio::time::timeout(DRAIN_DEADLINE / 2, drain.drained()).await;
-    bus.drain().await;
+    if tokio::time::timeout(DRAIN_DEADLINE / 4, drain.drained()).await.is_err() {
+        tracing::warn!("some connections did not finish in time and are cut off");
+    }
     store.close().await.map_err(|error| Failure::failed(format!("closing the store: {error}")))?;
     tracing::info!("shut down");
     Ok(())

@@ -1,6 +1,8 @@
 //! The validated configuration: typed, complete, and consistent, or an error that names the setting.
 
 mod layers;
+#[cfg(test)]
+mod reference;
 mod setting;
 mod topics;
 mod units;

@@ -1,0 +1,180 @@
+//! The real process: the ready line, shared ports, signals, and exit codes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The process in a directory of its own, where also its stderr goes.
+struct Process {
+    child: Child,
+    dir: TempDir,
+}
+
+impl Process {
+    fn spawn(variables: &[(&str, &str)], args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stderr = std::fs::File::create(dir.path().join("stderr")).expect("a file");
+        let any_port = [("WS_PORT", "0"), ("HTTP_PORT", "0"), ("OPS_PORT", "0"), ("PROMETHEAN_STORE", "memory")];
+        let child = Command::new(env!("CARGO_BIN_EXE_promethean"))
+            .arg("serve")
+            .args(args)
+            .env_clear()
+            .envs(any_port)
+            .envs(variables.iter().copied())
+            .current_dir(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .expect("the binary runs");
+        Self { child, dir }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stderr")).expect("text")
+    }
+
+    /// The exit code, and what was said on stderr.
+    fn end(mut self) -> (Option<i32>, String) {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return (status.code(), self.said());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the hub did not end: {}", self.said());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A hub that is ready.
+struct Hub {
+    process: Process,
+    ready: String,
+}
+
+impl Hub {
+    fn start(variables: &[(&str, &str)], args: &[&str]) -> Self {
+        let mut process = Process::spawn(variables, args);
+        let mut ready = String::new();
+        let mut stdout = BufReader::new(process.child.stdout.take().expect("stdout"));
+        stdout.read_line(&mut ready).expect("a line");
+        assert!(ready.starts_with("promethean ready "), "{ready:?} {}", process.said());
+        Self { process, ready: ready.trim_end().to_owned() }
+    }
+
+    fn field(&self, name: &str) -> &str {
+        let field = self.ready.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        field.unwrap_or_else(|| panic!("{name} is not in {:?}", self.ready))
+    }
+
+    fn addr(&self, name: &str) -> SocketAddr {
+        self.field(name).parse().expect("an address")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process.child), signal).expect("signalled");
+    }
+
+    fn end(self) -> (Option<i32>, String) {
+        self.process.end()
+    }
+}
+
+fn get(addr: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(addr).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n").expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn the_ready_line_names_three_listeners_and_the_store() {
+    let hub = Hub::start(&[], &[]);
+    let addrs = [hub.addr("ws"), hub.addr("http"), hub.addr("ops")];
+    assert!(addrs.iter().all(|addr| addr.ip().is_loopback() && addr.port() != 0), "{}", hub.ready);
+    assert!(addrs[0] != addrs[1] && addrs[1] != addrs[2] && addrs[0] != addrs[2]);
+    assert_eq!(hub.ready, format!("promethean ready ws={} http={} ops={} store=memory", addrs[0], addrs[1], addrs[2]));
+    for addr in addrs {
+        assert!(get(addr, "/no/such/route").starts_with("HTTP/1.1 "));
+    }
+}
+
+#[test]
+fn equal_ports_share_one_listener() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port().to_string();
+    let hub = Hub::start(&[], &["--ws-port", &free, "--http-port", &free, "--ops-port", &free]);
+    assert_eq!((hub.field("ws"), hub.field("http")), (hub.field("ops"), hub.field("ops")));
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_in_order() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let hub = Hub::start(&[], &[]);
+        let addr = hub.addr("http");
+        hub.signal(signal);
+        let (code, said) = hub.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("shutting down") && said.contains("shut down"), "{said}");
+        assert!(TcpStream::connect(addr).is_err());
+    }
+}
+
+#[test]
+fn sighup_without_tls_changes_nothing() {
+    let hub = Hub::start(&[], &[]);
+    hub.signal(Signal::HUP);
+    assert!(get(hub.addr("http"), "/").starts_with("HTTP/1.1 "));
+    hub.signal(Signal::TERM);
+    assert_eq!(hub.end().0, Some(0));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_and_exits_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = taken.local_addr().expect("an address");
+    let (code, said) = Process::spawn(&[], &["--http-port", &addr.port().to_string()]).end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&addr.to_string()), "{said}");
+}
+
+#[test]
+fn a_certificate_that_cannot_be_read_is_named_and_exits_2() {
+    let files = ["--tls-cert", "/nowhere/cert.pem", "--tls-key", "/nowhere/key.pem"];
+    let (code, said) = Process::spawn(&[], &files).end();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("/nowhere/cert.pem"), "{said}");
+}
+
+#[test]
+fn with_auth_it_listens_everywhere_and_secrets_are_not_logged() {
+    let secrets = [("WS_TOKEN", "canary-token"), ("JWT_SECRET", "canary-secret"), ("PROMETHEAN_LOG", "trace")];
+    let hub = Hub::start(&secrets, &[]);
+    assert!(hub.addr("ws").ip().is_unspecified(), "{}", hub.ready);
+    let mut stream = TcpStream::connect(("127.0.0.1", hub.addr("http").port())).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let head = "POST /publish/a HTTP/1.1\r\nhost: hub\r\nauthorization: Bearer canary-bearer\r\n\
+                content-length: 2\r\nconnection: close\r\n\r\n{}";
+    stream.write_all(head.as_bytes()).expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(!answer.contains("canary"), "{answer}");
+    hub.signal(Signal::TERM);
+    let (code, said) = hub.end();
+    assert_eq!(code, Some(0));
+    assert!(!said.contains("canary"), "{said}");
+}
