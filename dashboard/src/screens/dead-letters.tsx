@@ -62,10 +62,10 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
           { title: "Event", wide: true, cell: (x) => <code>{preview(x.original.payload, 80)}</code> },
           { title: "", cell: (x) => (x.redriven ? <Pill tone="good">sent back</Pill> : <Pill tone="warn">waits</Pill>) },
         ]} />
-        <div class="row pad">
+        {(after || data?.next) && <div class="row pad">
           {after && <button type="button" onClick={() => setAfter(undefined)}>Newest</button>}
           {data?.next && <button type="button" onClick={() => setAfter(data.next)}>Older</button>}
-        </div>
+        </div>}
       </section>
       {open && (
         <Dialog title="Dead letter" onClose={() => setOpen(undefined)}>
