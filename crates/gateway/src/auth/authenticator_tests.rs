@@ -290,3 +290,20 @@ async fn secrets_and_tokens_never_show() {
         assert!(!format!("{refusal:?} {refusal}").contains("canary"), "{refusal:?}");
     }
 }
+
+proptest::proptest! {
+    /// Whatever is sent as a token is refused and never panics: text, and signed tokens with one byte changed.
+    #[test]
+    fn any_text_is_refused_without_a_panic(text in ".{1,200}", at in 0usize..200, byte in b'!'..b'~') {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let auth = authenticator(&hs256());
+        proptest::prop_assert!(runtime.block_on(auth.authenticate(Some(&text))).is_err());
+        let good = signer().sign(&claims(json!({"scopes": []})));
+        let mut changed = good.clone().into_bytes();
+        let at = at % changed.len();
+        changed[at] = byte;
+        let changed = String::from_utf8(changed).expect("still ASCII");
+        let accepted = runtime.block_on(auth.authenticate(Some(&changed))).is_ok();
+        proptest::prop_assert!(!accepted || changed == good);
+    }
+}

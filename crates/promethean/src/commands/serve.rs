@@ -36,6 +36,9 @@ pub(crate) fn run(config: &Config) -> Result<(), Failure> {
 
 async fn serve(config: &Config) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
+    if config.auth.jwt_secret.as_ref().is_some_and(|secret| secret.expose().len() < 32) {
+        tracing::warn!("jwt_secret is shorter than 32 bytes: it can be guessed from one token; use a longer one");
+    }
     let tls = match &config.tls {
         Some((cert, key)) => Some(Tls::open(cert, key).map_err(Failure::usage)?),
         None => None,
