@@ -1,1 +1,176 @@
-//! The embedded engine: see `docs/log-format.md`.
+//! The embedded engine: a journal, a memory tail, settled segments. The bytes are in `docs/log-format.md`.
+//!
+//! ```text
+//!  append ─► queue ─► writer: one frame, one sync ─► memory tail, watchers, answers
+//!                        │ file full
+//!                        ▼
+//!                     settle: segments, id table, index, manifest ─► journal file free
+//! ```
+//!
+//! In the order of an event's life: [`writer`] → [`journal`] ([`entry`], [`codec`]) → [`topic`] (the tail) →
+//! [`settle`] → [`segment`], [`ids`], [`index`], [`manifest`] → [`read`], [`keys`] → [`maintain`]. [`recovery`] is
+//! how all of it comes back; [`disk`] is the seam under it.
+
+mod codec;
+pub mod disk;
+mod entry;
+mod ids;
+mod index;
+mod journal;
+mod keys;
+mod maintain;
+mod manifest;
+mod options;
+mod read;
+mod rebuild;
+mod recovery;
+mod segment;
+mod settle;
+mod shared;
+mod stats;
+mod store;
+mod topic;
+mod writer;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use promethean_event::Millis;
+
+pub use options::{OpenError, Options, Sync};
+pub use stats::Stats;
+
+use crate::{Error, Pending, Result};
+use settle::Trouble;
+use shared::Shared;
+use writer::Request;
+
+/// The embedded engine. One process at a time has a directory open.
+#[derive(Debug)]
+pub struct Log {
+    shared: Arc<Shared>,
+    running: Arc<Mutex<Option<Running>>>,
+}
+
+/// What ends when the engine is closed.
+struct Running {
+    writer: JoinHandle<()>,
+    background: Vec<JoinHandle<()>>,
+    _lock: Box<dyn Any + Send + std::marker::Sync>,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Running")
+    }
+}
+
+impl Log {
+    /// Opens a data directory, or makes one, and replays what is not settled.
+    ///
+    /// # Errors
+    /// Why it cannot be opened, with the remedy. Nothing is changed then.
+    pub fn open(options: Options) -> std::result::Result<Self, OpenError> {
+        let (shared, writer, lock) = recovery::open(options)?;
+        let failed = recovery::io_error("a thread could not be started");
+        let start = |name: &str, work: Box<dyn FnOnce(&Shared) + Send>| {
+            let shared = shared.clone();
+            std::thread::Builder::new().name(format!("promethean-{name}")).spawn(move || {
+                if catch_unwind(AssertUnwindSafe(|| work(&shared))).is_err() {
+                    shared.fail("a thread of the store has panicked; see the log".to_owned());
+                }
+            })
+        };
+        let threads = || {
+            let settle = start("settle", Box::new(settle::run))?;
+            let maintain = start("maintain", Box::new(maintain_at_intervals))?;
+            let writer = start("writer", Box::new(move |_| writer.run()))?;
+            std::io::Result::Ok(Running { writer, background: vec![settle, maintain], _lock: lock })
+        };
+        let running = threads().map_err(failed)?;
+        Ok(Self { shared, running: Arc::new(Mutex::new(Some(running))) })
+    }
+
+    /// What the engine has done since it was opened.
+    pub fn stats(&self) -> Stats {
+        self.shared.counters.read()
+    }
+
+    fn is_open(&self) -> Result<()> {
+        if let Some(error) = self.shared.failed() {
+            return Err(error);
+        }
+        if self.running.lock().is_none() {
+            return Err(Error::Closed("the hub is shutting down".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let running = self.running.lock().take();
+        stop(&self.shared, running);
+    }
+}
+
+/// Ends the threads: the writer after what it has accepted, the background at once. Then the lock is free.
+fn stop(shared: &Shared, running: Option<Running>) {
+    let Some(running) = running else { return };
+    shared.queue.close();
+    let _ = running.writer.join();
+    shared.settling.lock().stop = true;
+    shared.settling_changed.notify_all();
+    for thread in running.background {
+        let _ = thread.join();
+    }
+}
+
+fn maintain_at_intervals(shared: &Shared) {
+    let Some(interval) = shared.options.maintenance else { return };
+    let mut next = Instant::now() + interval;
+    loop {
+        let mut settling = shared.settling.lock();
+        while !settling.stop && Instant::now() < next && shared.failed().is_none() {
+            shared.settling_changed.wait_until(&mut settling, next);
+        }
+        if settling.stop || shared.failed().is_some() {
+            return;
+        }
+        drop(settling);
+        // Retention and compaction go by segments: what they wait for in memory is settled first.
+        let waits = |topic: &Arc<topic::TopicState>| {
+            let inner = topic.inner.lock();
+            inner.has_tail() && inner.settings != crate::TopicSettings::default()
+        };
+        if shared.topics.read().by_number.iter().any(waits) {
+            let (reply, _) = tokio::sync::oneshot::channel();
+            shared.queue.push_now(Request::Rotate { reply });
+        }
+        match shared.maintain(Millis::now(), false) {
+            Ok(()) => {}
+            Err(Trouble::NoRoom(reason)) => tracing::warn!(reason, "retention and compaction wait for room"),
+            Err(Trouble::Fatal(reason)) => shared.fail(format!("maintenance failed: {reason}")),
+        }
+        next = Instant::now() + interval;
+    }
+}
+
+/// Runs `work`, which may read from the disk, where it holds nobody up.
+fn blocking<'a, T: Send + 'static>(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Arc<Shared>) -> Result<T> + Send + 'static,
+) -> Pending<'a, T> {
+    let shared = shared.clone();
+    Box::pin(async move {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return work(&shared);
+        }
+        let done = tokio::task::spawn_blocking(move || work(&shared)).await;
+        done.unwrap_or_else(|error| Err(Error::Damaged(format!("reading failed: {error}"))))
+    })
+}

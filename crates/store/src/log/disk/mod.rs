@@ -1,0 +1,140 @@
+//! The file seam: everything the engine does to a disk goes through here.
+//!
+//! Small on purpose, so that the test disk can take the power away at every single call. What a call promises:
+//! bytes survive a crash once [`File::sync`] has returned, names once [`Disk::sync_dir`] of their directory has.
+
+mod real;
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use real::Real;
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It has to exist.
+    Read,
+    /// It has to exist.
+    Write,
+    /// It is made, or emptied.
+    Create,
+}
+
+/// A place with files.
+pub trait Disk: Debug + Send + Sync + 'static {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// The system's.
+    fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>>;
+
+    /// Gives a file another name, in place of one that has it.
+    ///
+    /// # Errors
+    /// The system's.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// The system's.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a directory and those above it; one that is there is fine.
+    ///
+    /// # Errors
+    /// The system's.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a directory.
+    ///
+    /// # Errors
+    /// The system's.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+
+    /// The length of a file.
+    ///
+    /// # Errors
+    /// The system's.
+    fn len(&self, path: &Path) -> io::Result<u64>;
+
+    /// Makes the names in a directory durable.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Takes the lock file `path`, until what is returned is dropped; `None`: another process has it.
+    ///
+    /// # Errors
+    /// The system's.
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>>;
+
+    /// How many calls may usefully run at once.
+    fn parallel(&self) -> usize {
+        1
+    }
+}
+
+/// An open file.
+pub trait File: Debug + Send + Sync {
+    /// Fills `out` from `offset` on.
+    ///
+    /// # Errors
+    /// The system's; `UnexpectedEof` when the file is too short.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `data` at `offset`.
+    ///
+    /// # Errors
+    /// The system's; some of it may have been written then.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Cuts the file, or fills it with zeros up to `len`.
+    ///
+    /// # Errors
+    /// The system's.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// The length.
+    ///
+    /// # Errors
+    /// The system's.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file is empty.
+    ///
+    /// # Errors
+    /// The system's.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Makes the bytes durable.
+    ///
+    /// # Errors
+    /// The system's. What was not durable before may be lost then, whatever a later call says.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Reads a whole file.
+pub(super) fn read_all(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, Mode::Read)?;
+    let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Puts `bytes` under `name` in `dir`, durably and all at once: readers see the old file or the new one.
+pub(super) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let fresh = dir.join(format!("{name}.new"));
+    let file = disk.open(&fresh, Mode::Create)?;
+    file.write_at(0, bytes)?;
+    file.sync()?;
+    disk.rename(&fresh, &dir.join(name))?;
+    disk.sync_dir(dir)
+}

@@ -1,0 +1,272 @@
+//! Where ids are: of unsettled events in memory, of settled ones in sorted tables, one for each settle.
+//!
+//! Ids that the hub made go up with time, so tables hardly overlap and a lookup touches one or two of them; within a
+//! table it is a binary search over pages. Ids that clients made may be anything and are in the redb index instead.
+//!
+//! ```text
+//!  file   = page · page · … · topics
+//!  page   = entry × 146 (id:16 · topic:u32 · seq:u64, ascending by id; the last page is filled with 0xff) · crc:u32 · 0:u32
+//!  topics = (topic:u32 · last_seq:u64)… · crc:u32            which events the table has: gone ones free it
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use promethean_event::{EventId, Seq};
+
+use super::codec::{u32_at, u64_at};
+use super::disk::{Disk, File, Mode};
+use super::segment::{damaged, failed};
+use crate::Result;
+
+const ENTRY: usize = 28;
+const ENTRIES: usize = 146;
+const PAGE: usize = 4096;
+
+/// Topic number and seq.
+pub(super) type At = (u32, Seq);
+
+/// Ids and where they are, ascending by id.
+pub(super) type Sorted = Vec<(EventId, At)>;
+
+/// The ids of events that are not settled.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    /// One for each journal file that is not settled, oldest first.
+    files: VecDeque<Run>,
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    journal: u64,
+    /// Ids of the hub that came in their order.
+    sorted: Vec<(EventId, At)>,
+    /// Ids of the hub that came late.
+    strays: HashMap<EventId, At, RandomState>,
+    clients: HashMap<EventId, At, RandomState>,
+}
+
+impl Recent {
+    /// Adds an id; `journal` is the file its event is in.
+    pub(super) fn insert(&mut self, journal: u64, id: EventId, at: At, client: bool) {
+        if self.files.back().is_none_or(|run| run.journal != journal) {
+            self.files.push_back(Run { journal, ..Run::default() });
+        }
+        let Some(run) = self.files.back_mut() else { return };
+        if client {
+            run.clients.insert(id, at);
+        } else if run.sorted.last().is_none_or(|(last, _)| *last < id) {
+            run.sorted.push((id, at));
+        } else {
+            run.strays.insert(id, at);
+        }
+    }
+
+    pub(super) fn get(&self, id: EventId) -> Option<At> {
+        self.files.iter().rev().find_map(|run| {
+            let hub = || {
+                // The usual client id is younger than all of the hub's.
+                if run.sorted.last().is_none_or(|(last, _)| *last < id) {
+                    return None;
+                }
+                run.sorted.binary_search_by_key(&id, |(this, _)| *this).ok().map(|index| run.sorted[index].1)
+            };
+            run.clients.get(&id).copied().or_else(hub).or_else(|| run.strays.get(&id).copied())
+        })
+    }
+
+    /// The ids of a journal file: the hub's sorted, then the clients'.
+    pub(super) fn of(&self, journal: u64) -> (Sorted, Sorted) {
+        let Some(run) = self.files.iter().find(|run| run.journal == journal) else { return Default::default() };
+        let mut hub = run.sorted.clone();
+        if !run.strays.is_empty() {
+            hub.extend(run.strays.iter().map(|(id, at)| (*id, *at)));
+            hub.sort_unstable_by_key(|(id, _)| *id);
+        }
+        let mut clients: Vec<_> = run.clients.iter().map(|(id, at)| (*id, *at)).collect();
+        clients.sort_unstable_by_key(|(id, _)| *id);
+        (hub, clients)
+    }
+
+    /// Forgets a journal file that is settled. What is returned takes a while to drop: do it outside of locks.
+    pub(super) fn settled(&mut self, journal: u64) -> Option<impl Sized + use<>> {
+        let index = self.files.iter().position(|run| run.journal == journal)?;
+        self.files.remove(index)
+    }
+}
+
+/// What the manifest knows of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TableMeta {
+    pub(super) number: u64,
+    pub(super) pages: u64,
+    /// Topics it has events of.
+    pub(super) topics: u64,
+    pub(super) min: EventId,
+    pub(super) max: EventId,
+}
+
+/// A table that is open for reading.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) meta: TableMeta,
+    path: PathBuf,
+    file: Arc<dyn File>,
+}
+
+fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join("ids").join(format!("{number:08}.ids"))
+}
+
+impl Table {
+    /// Writes a table of sorted ids, durably; `None` when there are none.
+    pub(super) fn write(
+        disk: &dyn Disk,
+        dir: &Path,
+        number: u64,
+        sorted: &[(EventId, At)],
+    ) -> io::Result<Option<TableMeta>> {
+        let (Some((min, _)), Some((max, _))) = (sorted.first(), sorted.last()) else { return Ok(None) };
+        let mut out = Vec::with_capacity(sorted.len().div_ceil(ENTRIES) * PAGE);
+        let mut last: HashMap<u32, Seq, RandomState> = HashMap::default();
+        for page in sorted.chunks(ENTRIES) {
+            let start = out.len();
+            for (id, (topic, seq)) in page {
+                out.extend_from_slice(id.as_bytes());
+                out.extend_from_slice(&topic.to_le_bytes());
+                out.extend_from_slice(&seq.to_le_bytes());
+                let known = last.entry(*topic).or_default();
+                *known = (*known).max(*seq);
+            }
+            out.resize(start + ENTRIES * ENTRY, 0xff);
+            out.extend_from_slice(&crc32fast::hash(&out[start..]).to_le_bytes());
+            out.extend_from_slice(&[0; 4]);
+        }
+        let pages = (out.len() / PAGE) as u64;
+        let start = out.len();
+        for (topic, seq) in &last {
+            out.extend_from_slice(&topic.to_le_bytes());
+            out.extend_from_slice(&seq.to_le_bytes());
+        }
+        out.extend_from_slice(&crc32fast::hash(&out[start..]).to_le_bytes());
+        let file = disk.open(&path(dir, number), Mode::Create)?;
+        file.write_at(0, &out)?;
+        file.sync()?;
+        disk.sync_dir(&dir.join("ids"))?;
+        Ok(Some(TableMeta { number, pages, topics: last.len() as u64, min: *min, max: *max }))
+    }
+
+    pub(super) fn open(disk: &dyn Disk, dir: &Path, meta: TableMeta) -> io::Result<Self> {
+        let path = path(dir, meta.number);
+        let file = disk.open(&path, Mode::Read)?;
+        if file.len()? < meta.pages * PAGE as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Self { meta, path, file })
+    }
+
+    pub(super) fn remove(&self, disk: &dyn Disk) -> io::Result<()> {
+        disk.remove(&self.path)
+    }
+
+    /// Checks and returns a page.
+    fn page(&self, index: u64) -> Result<[u8; PAGE]> {
+        let mut page = [0; PAGE];
+        let offset = index * PAGE as u64;
+        self.file.read_at(offset, &mut page).map_err(|error| failed(&self.path, offset, &error))?;
+        if crc32fast::hash(&page[..ENTRIES * ENTRY]) != u32_at(&page, ENTRIES * ENTRY) {
+            return Err(damaged(&self.path, offset, "a page of ids does not have its checksum"));
+        }
+        Ok(page)
+    }
+
+    pub(super) fn get(&self, id: EventId) -> Result<Option<At>> {
+        if id < self.meta.min || id > self.meta.max {
+            return Ok(None);
+        }
+        let (mut low, mut high) = (0, self.meta.pages);
+        while low < high {
+            let middle = (low + high) / 2;
+            let page = self.page(middle)?;
+            let entries = page[..ENTRIES * ENTRY].as_chunks::<ENTRY>().0;
+            let at = entries.partition_point(|entry| entry[..16] < id.as_bytes()[..]);
+            match entries.get(at) {
+                Some(entry) if entry[..16] == id.as_bytes()[..] && u32_at(entry, 16) != u32::MAX => {
+                    return Ok(Some((u32_at(entry, 16), u64_at(entry, 20))));
+                }
+                Some(_) if at == 0 => high = middle,
+                Some(_) => return Ok(None),
+                None => low = middle + 1,
+            }
+        }
+        Ok(None)
+    }
+
+    #[expect(dead_code, reason = "the doctor will")]
+    /// Reads every page and the topics; what is wrong is an error.
+    pub(super) fn check(&self) -> Result<()> {
+        for index in 0..self.meta.pages {
+            self.page(index)?;
+        }
+        self.topics().map(drop)
+    }
+
+    /// The last seq of each topic in the table.
+    pub(super) fn topics(&self) -> Result<Vec<At>> {
+        let offset = self.meta.pages * PAGE as u64;
+        let len = usize::try_from(self.meta.topics).unwrap_or(usize::MAX).saturating_mul(12);
+        let mut bytes = vec![0; len.saturating_add(4)];
+        self.file.read_at(offset, &mut bytes).map_err(|error| failed(&self.path, offset, &error))?;
+        if crc32fast::hash(&bytes[..len]) != u32_at(&bytes, len) {
+            return Err(damaged(&self.path, offset, "the list of topics does not have its checksum"));
+        }
+        Ok(bytes[..len].as_chunks::<12>().0.iter().map(|entry| (u32_at(entry, 0), u64_at(entry, 4))).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::Real;
+    use super::*;
+
+    fn id(n: u64) -> EventId {
+        EventId::from_bytes((u128::from(n) << 40).to_be_bytes())
+    }
+
+    #[test]
+    fn a_table_finds_every_id_and_no_other() {
+        let dir = tempfile::tempdir().expect("directory");
+        std::fs::create_dir(dir.path().join("ids")).expect("directory");
+        for count in [1_u64, 145, 146, 147, 1000] {
+            let ids: Vec<_> = (1..=count).map(|n| (id(n * 2), (7, n))).collect();
+            let meta = Table::write(&Real, dir.path(), count, &ids).expect("written").expect("not empty");
+            let table = Table::open(&Real, dir.path(), meta).expect("opens");
+            for (id, at) in &ids {
+                assert_eq!(table.get(*id).expect("sound"), Some(*at));
+            }
+            for n in 0..=count {
+                assert_eq!(table.get(id(n * 2 + 1)).expect("sound"), None);
+            }
+            assert_eq!(table.topics().expect("sound"), vec![(7, count)]);
+        }
+    }
+
+    #[test]
+    fn recent_ids_are_found_whoever_made_them_and_in_whatever_order_they_came() {
+        let mut recent = Recent::default();
+        for (n, client) in [(5, false), (9, false), (7, false), (1, true), (12, false)] {
+            recent.insert(3, id(n), (1, n), client);
+        }
+        for n in 0..20 {
+            assert_eq!(recent.get(id(n)).is_some(), [5, 9, 7, 1, 12].contains(&n), "{n}");
+        }
+        let (hub, clients) = recent.of(3);
+        assert_eq!(hub.iter().map(|(_, (_, n))| *n).collect::<Vec<_>>(), [5, 7, 9, 12]);
+        assert_eq!(clients.len(), 1);
+        drop(recent.settled(3));
+        assert_eq!(recent.get(id(5)), None);
+    }
+}

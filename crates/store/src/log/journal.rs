@@ -1,0 +1,271 @@
+//! The journal: every commit is one frame at the end of one file.
+//!
+//! ```text
+//!  file   = header (4096 bytes) · frame · frame · … · zeros, or frames of the file's former life
+//!  header = "PRMTHJNL" · version:u32 · 0:u32 · number:u64 · salt:u64 · previous_end:u64 · crc:u32
+//!  frame  = "FRM1" · crc:u32 · len:u32 · 0:u32 · index:u64 · synced:u64 · payload (len bytes) · zeros up to 8
+//! ```
+//!
+//! Invariants: a file has its final name only after its header is durable. Each life of a file has its own random
+//! salt, which every frame's checksum takes in: frames of a former life, and payloads made to look like frames,
+//! are not frames. `synced` says how far the file was durable when the frame was written, so that recovery can tell
+//! a frame that was never promised (cut it) from one that was (damage). `previous_end` says where the file before
+//! ends, so that a lost end is seen.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::codec::{u32_at, u64_at};
+use super::disk::{Disk, File, Mode};
+
+const MAGIC: &[u8; 8] = b"PRMTHJNL";
+const VERSION: u32 = 1;
+const FRAME: &[u8; 4] = b"FRM1";
+/// Where the first frame is.
+pub(super) const FIRST: u64 = 4096;
+/// Bytes of a frame before its payload.
+pub(super) const FRAME_HEAD: usize = 32;
+/// A file that waits for its next life.
+const SPARE: &str = "spare";
+
+/// The name of a journal file.
+pub(super) fn name(number: u64) -> String {
+    format!("{number:08}.wal")
+}
+
+/// The number in a journal file's name.
+pub(super) fn number(name: &str) -> Option<u64> {
+    name.strip_suffix(".wal")?.parse().ok()
+}
+
+/// The file that frames are written to.
+#[derive(Debug)]
+pub(super) struct Journal {
+    file: Arc<dyn File>,
+    pub(super) number: u64,
+    salt: u64,
+    /// Where the next frame goes.
+    pub(super) offset: u64,
+    /// Bytes that are there already: writing over them does not grow the file.
+    allocated: u64,
+    /// Frames written.
+    frames: u64,
+    /// Durable up to here.
+    synced: u64,
+    /// How much the file grows at once.
+    step: u64,
+}
+
+/// What a new file is made from.
+pub(super) struct Next<'a> {
+    pub(super) disk: &'a dyn Disk,
+    pub(super) dir: &'a Path,
+    pub(super) number: u64,
+    pub(super) previous_end: u64,
+    pub(super) step: u64,
+}
+
+impl Journal {
+    /// Starts a file, from the spare one where there is one.
+    pub(super) fn create(next: &Next<'_>) -> io::Result<Self> {
+        let Next { disk, dir, number, previous_end, step } = *next;
+        let spare = dir.join(SPARE);
+        let file = match disk.open(&spare, Mode::Write) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let file = disk.open(&spare, Mode::Create)?;
+                file.write_at(0, &vec![0; usize::try_from(FIRST + step).map_err(io::Error::other)?])?;
+                file
+            }
+            Err(error) => return Err(error),
+        };
+        let salt = RandomState::new().build_hasher().finish();
+        let mut header = Vec::with_capacity(64);
+        header.extend_from_slice(MAGIC);
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&0_u32.to_le_bytes());
+        for field in [number, salt, previous_end] {
+            header.extend_from_slice(&field.to_le_bytes());
+        }
+        header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
+        file.write_at(0, &header)?;
+        file.sync()?;
+        disk.rename(&spare, &dir.join(name(number)))?;
+        disk.sync_dir(dir)?;
+        let allocated = file.len()?;
+        Ok(Self { file, number, salt, offset: FIRST, allocated, frames: 0, synced: FIRST, step })
+    }
+
+    /// Goes on with a file where recovery found its end.
+    pub(super) fn resume(disk: &dyn Disk, dir: &Path, number: u64, scan: &Scan, step: u64) -> io::Result<Self> {
+        let file = disk.open(&dir.join(name(number)), Mode::Write)?;
+        // What recovery took over is promised from now on, whatever mode wrote it.
+        file.sync()?;
+        let (allocated, frames) = (file.len()?, scan.frames.len() as u64);
+        Ok(Self { file, number, salt: scan.salt, offset: scan.end, allocated, frames, synced: scan.end, step })
+    }
+
+    /// Makes sure that `bytes` more, and `spare` after them, need no new space.
+    pub(super) fn reserve(&mut self, bytes: u64, spare: u64) -> io::Result<()> {
+        let need = self.offset + bytes + spare;
+        while self.allocated < need {
+            let chunk = self.step.clamp(4096, 4 << 20);
+            self.file.write_at(self.allocated, &vec![0; usize::try_from(chunk).map_err(io::Error::other)?])?;
+            self.allocated += chunk;
+        }
+        Ok(())
+    }
+
+    /// Whether `bytes` more fit into what is allocated already.
+    pub(super) fn fits(&self, bytes: u64) -> bool {
+        self.offset + bytes <= self.allocated
+    }
+
+    /// Writes one frame; `frame` begins with [`FRAME_HEAD`] bytes of room for its head.
+    pub(super) fn write(&mut self, frame: &mut Vec<u8>) -> io::Result<()> {
+        let len = frame.len() - FRAME_HEAD;
+        let mut head = [0; FRAME_HEAD];
+        head[..4].copy_from_slice(FRAME);
+        head[8..12].copy_from_slice(&u32::try_from(len).map_err(io::Error::other)?.to_le_bytes());
+        head[16..24].copy_from_slice(&self.frames.to_le_bytes());
+        head[24..32].copy_from_slice(&self.synced.to_le_bytes());
+        frame[..FRAME_HEAD].copy_from_slice(&head);
+        let crc = checksum(self.salt, &frame[8..]);
+        frame[4..8].copy_from_slice(&crc.to_le_bytes());
+        frame.resize(frame.len().next_multiple_of(8), 0);
+        self.file.write_at(self.offset, frame)?;
+        self.offset += frame.len() as u64;
+        self.allocated = self.allocated.max(self.offset);
+        self.frames += 1;
+        Ok(())
+    }
+
+    /// Makes everything written durable.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.file.sync()?;
+        self.synced = self.offset;
+        Ok(())
+    }
+
+    /// Whether something is written that is not durable.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.synced < self.offset
+    }
+
+    /// Whether there is no frame yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+}
+
+/// Keeps a settled file for its next life, or removes it when one is kept already.
+pub(super) fn retire(disk: &dyn Disk, dir: &Path, number: u64, keep: u64) -> io::Result<()> {
+    let (old, spare) = (dir.join(name(number)), dir.join(SPARE));
+    let short = disk.len(&old)? > keep;
+    if short || disk.len(&spare).is_ok() {
+        disk.remove(&old)?
+    } else {
+        disk.rename(&old, &spare)?
+    }
+    disk.sync_dir(dir)
+}
+
+/// All journal files, by number.
+pub(super) fn files(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut files: Vec<_> = disk.list(dir)?.iter().filter_map(|name| Some((number(name)?, dir.join(name)))).collect();
+    files.sort();
+    Ok(files)
+}
+
+/// What is in a journal file.
+#[derive(Debug)]
+pub(super) struct Scan {
+    salt: u64,
+    /// Where the file before this one ends.
+    pub(super) previous_end: u64,
+    /// The payloads, as places in the file.
+    pub(super) frames: Vec<Range<usize>>,
+    /// Where the last whole frame ends.
+    pub(super) end: u64,
+    /// There are frames behind a hole: not promised to anyone, and the file must not be written to any more.
+    pub(super) holes: bool,
+    /// There is the beginning of a frame after the end.
+    pub(super) torn: bool,
+}
+
+/// A place that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Damage {
+    pub(super) offset: u64,
+    pub(super) what: &'static str,
+}
+
+/// Reads a journal file. `sealed_end`: where the next file says that this one ends.
+pub(super) fn scan(bytes: &[u8], number: u64, sealed_end: Option<u64>) -> Result<Scan, Damage> {
+    let header = bytes.get(..44).unwrap_or_default();
+    if header.len() < 44 || &header[..8] != MAGIC || crc32fast::hash(&header[..40]) != u32_at(header, 40) {
+        return Err(Damage { offset: 0, what: "the header of the journal file is not whole" });
+    }
+    if u32_at(header, 8) != VERSION || u64_at(header, 16) != number {
+        return Err(Damage { offset: 0, what: "the journal file is of another version or has another file's name" });
+    }
+    let (salt, previous_end) = (u64_at(header, 24), u64_at(header, 32));
+    let limit = sealed_end.map_or(bytes.len(), |end| usize::try_from(end).unwrap_or(usize::MAX));
+    let (mut at, mut frames) = (FIRST as usize, Vec::new());
+    while at < limit
+        && let Some((payload, _, index)) = frame_at(bytes, at, salt)
+        && index == frames.len() as u64
+    {
+        at = payload.end.next_multiple_of(8);
+        frames.push(payload);
+    }
+    let end = at as u64;
+    let lost = Damage { offset: end, what: "a frame that was durable does not have its checksum" };
+    if let Some(sealed) = sealed_end {
+        if sealed != end {
+            return Err(lost);
+        }
+        return Ok(Scan { salt, previous_end, frames, end, holes: false, torn: false });
+    }
+    let (mut holes, mut later) = (false, at + 8);
+    while let Some(found) = find(bytes, later) {
+        if let Some((_, synced, index)) = frame_at(bytes, found, salt)
+            && index >= frames.len() as u64
+        {
+            if synced > end {
+                return Err(lost);
+            }
+            holes = true;
+        }
+        later = found + 8;
+    }
+    let torn = bytes.get(at..at + 4) == Some(FRAME);
+    Ok(Scan { salt, previous_end, frames, end, holes, torn })
+}
+
+/// The next place from `at` on that might be a frame.
+fn find(bytes: &[u8], at: usize) -> Option<usize> {
+    let (words, _) = bytes.get(at..)?.as_chunks::<8>();
+    words.iter().position(|word| word.starts_with(FRAME)).map(|index| at + index * 8)
+}
+
+/// The frame at `at`: its payload, `synced` and index.
+fn frame_at(bytes: &[u8], at: usize, salt: u64) -> Option<(Range<usize>, u64, u64)> {
+    let head = bytes.get(at..at + FRAME_HEAD)?;
+    if &head[..4] != FRAME {
+        return None;
+    }
+    let payload = at + FRAME_HEAD..at + FRAME_HEAD + u32_at(head, 8) as usize;
+    let covered = bytes.get(at + 8..payload.end)?;
+    (checksum(salt, covered) == u32_at(head, 4)).then(|| (payload, u64_at(head, 24), u64_at(head, 16)))
+}
+
+fn checksum(salt: u64, covered: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&salt.to_le_bytes());
+    hasher.update(covered);
+    hasher.finalize()
+}

@@ -1,0 +1,151 @@
+//! The latest event of each key: the index, with the unsettled events laid over it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use promethean_event::{Event, Seq};
+
+use super::index::{Latest, View};
+use super::shared::Shared;
+use super::topic::TopicState;
+use crate::{KeySnapshot, Page, Pending, Result};
+
+impl Shared {
+    /// The latest event of each key, tombstones included.
+    pub(super) fn latest_by_key(&self, topic: &TopicState, keys: &[String]) -> Result<Vec<Option<Event>>> {
+        keys.iter().map(|key| self.latest(topic, key)).collect()
+    }
+
+    fn latest(&self, topic: &TopicState, key: &str) -> Result<Option<Event>> {
+        let mut tried = None;
+        loop {
+            let recent = topic.inner.lock().latest(key.as_bytes());
+            let seq = match recent {
+                Some(seq) => Some(seq),
+                None => self.view()?.latest(topic.number, key.as_bytes())?.map(|latest| latest.seq),
+            };
+            let Some(seq) = seq else { return Ok(None) };
+            let event = self.pick(topic, &[seq])?.pop().filter(|event| event.key().as_deref() == Some(key));
+            // Gone: either for good, or a later one has taken its place meanwhile.
+            if event.is_some() || tried == Some(seq) {
+                return Ok(event);
+            }
+            tried = Some(seq);
+        }
+    }
+
+    /// The latest events of live keys after `after`.
+    pub(super) fn keys(&self, topic: &Arc<TopicState>, after: Option<&str>, limit: usize) -> Result<Page<Event>> {
+        let (view, recent) = self.key_view(topic, after.map(str::as_bytes))?;
+        let last = after.map(|after| Bytes::copy_from_slice(after.as_bytes()));
+        let mut merged = Merged { topic: topic.clone(), view, recent, last, ahead: Vec::new(), drained: false };
+        let mut items = merged.events(self, limit.saturating_add(1))?;
+        let more = items.len() > limit;
+        items.truncate(limit);
+        Ok(Page { items, more })
+    }
+
+    /// A view of the index and the keys that it does not have yet, of one moment; the keys last first.
+    fn key_view(&self, topic: &TopicState, after: Option<&[u8]>) -> Result<(View, Vec<(Bytes, Latest)>)> {
+        // Under the topic's lock nothing can leave the memory between the two.
+        let inner = topic.inner.lock();
+        let view = self.view()?;
+        let mut recent = inner.keys_after(after);
+        drop(inner);
+        recent.reverse();
+        Ok((view, recent))
+    }
+
+    pub(super) fn key_snapshot(self: &Arc<Self>, topic: &Arc<TopicState>) -> Result<Box<dyn KeySnapshot>> {
+        let inner = topic.inner.lock();
+        let (view, mut recent, cut) = (self.view()?, inner.keys_after(None), inner.last_seq);
+        drop(inner);
+        recent.reverse();
+        let merged = Merged { topic: topic.clone(), view, recent, last: None, ahead: Vec::new(), drained: false };
+        Ok(Box::new(Snapshot { shared: self.clone(), cut, merged: Arc::new(Mutex::new(merged)) }))
+    }
+}
+
+/// Keys of the index and of memory in one order.
+struct Merged {
+    topic: Arc<TopicState>,
+    view: View,
+    /// Keys in memory, last first.
+    recent: Vec<(Bytes, Latest)>,
+    /// The last key that was read from the index, or where to start.
+    last: Option<Bytes>,
+    /// Keys of the index that were read and not used, last first.
+    ahead: Vec<(Bytes, Latest)>,
+    /// There are no more keys in the index.
+    drained: bool,
+}
+
+impl Merged {
+    fn next(&mut self, batch: usize) -> Result<Option<Seq>> {
+        loop {
+            if self.ahead.is_empty() && !self.drained {
+                self.ahead = self.view.keys_after(self.topic.number, self.last.as_deref(), batch)?;
+                self.drained = self.ahead.len() < batch;
+                self.last = self.ahead.last().map(|(key, _)| key.clone()).or(self.last.take());
+                self.ahead.reverse();
+            }
+            let latest = match (self.ahead.last(), self.recent.last()) {
+                (None, None) => return Ok(None),
+                (Some(_), None) => self.ahead.pop(),
+                (None, Some(_)) => self.recent.pop(),
+                (Some((settled, _)), Some((recent, _))) => match settled.cmp(recent) {
+                    std::cmp::Ordering::Less => self.ahead.pop(),
+                    std::cmp::Ordering::Greater => self.recent.pop(),
+                    std::cmp::Ordering::Equal => {
+                        self.ahead.pop();
+                        self.recent.pop()
+                    }
+                },
+            };
+            if let Some((_, latest)) = latest.filter(|(_, latest)| !latest.tombstone) {
+                return Ok(Some(latest.seq));
+            }
+        }
+    }
+
+    /// At most `max` events of the next live keys; fewer only at the end.
+    fn events(&mut self, shared: &Shared, max: usize) -> Result<Vec<Event>> {
+        let mut events = Vec::new();
+        while events.len() < max {
+            let want = (max - events.len()).min(1024);
+            let mut seqs = Vec::with_capacity(want);
+            while seqs.len() < want
+                && let Some(seq) = self.next(want.max(64))?
+            {
+                seqs.push(seq);
+            }
+            if seqs.is_empty() {
+                break;
+            }
+            seqs.sort_unstable();
+            let mut found = shared.pick(&self.topic, &seqs)?;
+            found.sort_by(|one, two| one.key().cmp(&two.key()));
+            events.append(&mut found);
+        }
+        Ok(events)
+    }
+}
+
+/// All live keys as of one moment.
+struct Snapshot {
+    shared: Arc<Shared>,
+    cut: Seq,
+    merged: Arc<Mutex<Merged>>,
+}
+
+impl KeySnapshot for Snapshot {
+    fn cut(&self) -> Seq {
+        self.cut
+    }
+
+    fn next(&mut self, max: usize) -> Pending<'_, Vec<Event>> {
+        let merged = self.merged.clone();
+        super::blocking(&self.shared, move |shared| merged.lock().events(shared, max))
+    }
+}

@@ -1,0 +1,280 @@
+//! Retention and key compaction: in the background, never in the way of a publisher.
+//!
+//! Both change the list of a topic's segments: new files are durable before the manifest names them, old ones are
+//! removed after it does not any more. One of them runs at a time.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use promethean_event::{Millis, Seq};
+
+use super::codec::Held;
+use super::index::{self, Removals, View};
+use super::segment::{Meta, Writer, topic_dir};
+use super::settle::Trouble;
+use super::shared::Shared;
+use super::topic::TopicState;
+use crate::{Compaction, Result};
+
+impl Shared {
+    /// Applies retention and compaction to all topics. `force`: also where there is little to gain.
+    pub(super) fn maintain(&self, now: Millis, force: bool) -> std::result::Result<(), Trouble> {
+        let mut compacted = self.maintenance.lock();
+        let topics = self.topics.read().by_number.clone();
+        let mut dropped = false;
+        for topic in &topics {
+            dropped |= self.retain(topic, now)?;
+            let settings = topic.inner.lock().settings.clone();
+            let Some(compaction) = settings.compaction else { continue };
+            let (settled, events) = {
+                let inner = topic.inner.lock();
+                let last = inner.segments.last().map_or(0, |last| last.last_seq);
+                (last, inner.segments.iter().map(|meta| meta.events).sum::<u64>())
+            };
+            let since = settled.saturating_sub(compacted.get(&topic.number).copied().unwrap_or(0));
+            if force || (since > 0 && since >= events / 4) {
+                self.compact(topic, compaction, now)?;
+                compacted.insert(topic.number, settled);
+            }
+        }
+        if dropped {
+            self.drop_tables()?;
+        }
+        Ok(())
+    }
+
+    /// Drops the segments that retention or a trim has done with; whether there were any.
+    fn retain(&self, topic: &TopicState, now: Millis) -> std::result::Result<bool, Trouble> {
+        let (disk, dir) = (&*self.options.disk, &self.options.dir);
+        let (mark, retention, tail) = {
+            let inner = topic.inner.lock();
+            (inner.first_seq, inner.settings.retention, inner.tail_size())
+        };
+        let mut manifest = self.manifest.lock();
+        let Some(entry) = manifest.topics.get(&topic.number) else { return Ok(false) };
+        let mut events = tail.0 + entry.segments.iter().map(|meta| meta.events).sum::<u64>();
+        let mut bytes = tail.1 + entry.segments.iter().map(|meta| meta.bytes).sum::<u64>();
+        let goes = |meta: &&Meta| {
+            events -= meta.events;
+            bytes -= meta.bytes;
+            meta.last_seq < mark
+                || retention.max_age.is_some_and(|age| now.since(Millis(meta.max_appended)) > age)
+                || retention.max_events.is_some_and(|most| events >= most)
+                || retention.max_bytes.is_some_and(|most| bytes >= most)
+        };
+        let gone: Vec<Meta> = entry.segments.iter().take_while(goes).cloned().collect();
+        let Some(last) = gone.last() else { return Ok(false) };
+        let first_seq = mark.max(last.last_seq + 1);
+        // What the index has of them goes with them. The files are read before they are removed.
+        let removals = self.entries_of(topic, &gone)?;
+        let mut next = manifest.clone();
+        let mut list = Vec::new();
+        if let Some(entry) = next.topics.get_mut(&topic.number) {
+            entry.segments.drain(..gone.len());
+            entry.first_seq = first_seq;
+            list.clone_from(&entry.segments);
+        }
+        next.write(disk, dir)?;
+        *manifest = next;
+        {
+            let mut inner = topic.inner.lock();
+            inner.segments = Arc::new(list);
+            inner.first_seq = inner.first_seq.max(first_seq);
+        }
+        drop(manifest);
+        self.remove_files(topic, &gone)?;
+        for removals in removals {
+            self.index.read().clone().remove(&removals)?;
+        }
+        Ok(true)
+    }
+
+    /// The index's entries of these segments.
+    fn entries_of(&self, topic: &TopicState, segments: &[Meta]) -> Result<Vec<Removals>> {
+        let mut all = Vec::new();
+        for meta in segments.iter().filter(|meta| meta.indexed) {
+            let mut removals = Removals::default();
+            self.segment(topic.number, meta)?.scan(0, 1 << 20, |seq, held| {
+                removals.add(topic.number, seq, &held);
+                true
+            })?;
+            all.push(removals);
+        }
+        Ok(all)
+    }
+
+    fn remove_files(&self, topic: &TopicState, gone: &[Meta]) -> io::Result<()> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let (disk, dir) = (&*self.options.disk, &self.options.dir);
+        for meta in gone {
+            self.close_segment(topic.number, meta);
+            disk.remove(&meta.path(dir, topic.number))?;
+        }
+        disk.sync_dir(&topic_dir(dir, topic.number))
+    }
+
+    /// Drops the id tables that have no event left.
+    fn drop_tables(&self) -> std::result::Result<(), Trouble> {
+        let first = |number| self.topics.read().number(number).map_or(Seq::MAX, |topic| topic.inner.lock().first_seq);
+        let tables = self.tables.read().clone();
+        let mut gone = Vec::new();
+        for table in tables.iter() {
+            if table.topics()?.into_iter().all(|(number, last)| last < first(number)) {
+                gone.push(table.clone());
+            }
+        }
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let is_gone = |number| gone.iter().any(|table| table.meta.number == number);
+        let mut manifest = self.manifest.lock();
+        manifest.tables.retain(|meta| !is_gone(meta.number));
+        manifest.write(&*self.options.disk, &self.options.dir)?;
+        let mut tables = self.tables.write();
+        *tables = Arc::new(tables.iter().filter(|table| !is_gone(table.meta.number)).cloned().collect());
+        drop(tables);
+        drop(manifest);
+        for table in gone {
+            table.remove(&*self.options.disk)?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites a topic's segments without events that a later one with their key has replaced.
+    fn compact(&self, topic: &TopicState, compaction: Compaction, now: Millis) -> std::result::Result<(), Trouble> {
+        let (segments, generation) = {
+            let mut manifest = self.manifest.lock();
+            manifest.generation += 1;
+            let segments = manifest.topics.get(&topic.number).map(|entry| entry.segments.clone());
+            // Until it is done, settling begins a new segment instead of adding to one of these.
+            self.frozen.store(topic.number, Ordering::Release);
+            (segments.unwrap_or_default(), manifest.generation)
+        };
+        let swapped = self.compact_segments(topic, compaction, now, &segments, generation);
+        self.frozen.store(0, Ordering::Release);
+        let (gone, removals) = swapped?;
+        self.remove_files(topic, &gone)?;
+        self.index.read().clone().remove(&removals)?;
+        Ok(())
+    }
+
+    fn compact_segments(
+        &self,
+        topic: &TopicState,
+        compaction: Compaction,
+        now: Millis,
+        segments: &[Meta],
+        generation: u64,
+    ) -> std::result::Result<(Vec<Meta>, Removals), Trouble> {
+        let (disk, dir) = (&*self.options.disk, &self.options.dir);
+        let form = (self.options.block_bytes, self.options.compress);
+        let view = self.view()?;
+        let mark = topic.inner.lock().first_seq;
+        let rule = Rule { view: &view, topic: topic.number, mark, grace: compaction, now };
+        let (mut kept, mut gone, mut removals) = (Vec::new(), Vec::new(), Removals::default());
+        let mut writer: Option<Writer> = None;
+        let mut written = 0;
+        for meta in segments {
+            let open = self.segment(topic.number, meta)?;
+            let (mut drops, mut trouble) = (0_u64, Ok(()));
+            open.scan(0, 1 << 20, |seq, held| {
+                trouble = rule.keeps(seq, &held).map(|keeps| drops += u64::from(!keeps));
+                trouble.is_ok()
+            })?;
+            trouble?;
+            if drops == 0 {
+                end(writer.take(), &mut kept)?;
+                kept.push(meta.clone());
+                continue;
+            }
+            gone.push(meta.clone());
+            let mut one = |seq, held: &Held| {
+                if !rule.keeps(seq, held)? {
+                    removals.add(topic.number, seq, held);
+                    return Ok(());
+                }
+                if writer.as_ref().is_some_and(|writer| writer.size() >= self.options.segment_bytes) {
+                    end(writer.take(), &mut kept)?;
+                }
+                let target = match &mut writer {
+                    Some(writer) => writer,
+                    none => {
+                        written += 1;
+                        let topic = (topic.number, &topic.name);
+                        none.insert(Writer::create(disk, dir, topic, seq, generation, form)?)
+                    }
+                };
+                Ok(target.push(seq, held)?)
+            };
+            let mut trouble: std::result::Result<(), Trouble> = Ok(());
+            open.scan(0, 1 << 20, |seq, held| {
+                trouble = one(seq, &held);
+                trouble.is_ok()
+            })?;
+            trouble?;
+        }
+        end(writer, &mut kept)?;
+        if gone.is_empty() {
+            return Ok((gone, removals));
+        }
+        if written > 0 {
+            disk.sync_dir(&topic_dir(dir, topic.number))?;
+        }
+        let mut manifest = self.manifest.lock();
+        let mut next = manifest.clone();
+        let mut list = Vec::new();
+        if let Some(entry) = next.topics.get_mut(&topic.number) {
+            entry.segments.splice(..segments.len(), kept);
+            list.clone_from(&entry.segments);
+        }
+        next.write(disk, dir)?;
+        *manifest = next;
+        topic.inner.lock().segments = Arc::new(list);
+        Ok((gone, removals))
+    }
+}
+
+/// Ends a rewritten segment, durably.
+fn end(writer: Option<Writer>, kept: &mut Vec<Meta>) -> io::Result<()> {
+    let Some(writer) = writer else { return Ok(()) };
+    let (file, meta) = writer.finish()?;
+    file.sync()?;
+    kept.push(meta);
+    Ok(())
+}
+
+/// What compaction keeps.
+struct Rule<'a> {
+    view: &'a View,
+    topic: u32,
+    mark: Seq,
+    grace: Compaction,
+    now: Millis,
+}
+
+impl Rule<'_> {
+    fn keeps(&self, seq: Seq, held: &Held) -> Result<bool> {
+        if seq < self.mark {
+            return Ok(false);
+        }
+        let Some(key) = held.key() else { return Ok(true) };
+        let latest = self.view.latest(self.topic, &key)?;
+        let replaced = latest.is_some_and(|latest| latest.seq > seq);
+        let expired = held.is_tombstone() && self.now.since(held.appended) > self.grace.tombstone_grace;
+        Ok(!replaced && !expired)
+    }
+}
+
+impl Removals {
+    fn add(&mut self, topic: u32, seq: Seq, held: &Held) {
+        if let Some(key) = held.key() {
+            self.keys.push((index::key(topic, &key), seq));
+        }
+        if held.client {
+            self.clients.push((held.id, (topic, seq)));
+        }
+    }
+}

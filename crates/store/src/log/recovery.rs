@@ -1,0 +1,278 @@
+//! Opening: finds out what is there, replays the journal, and changes nothing before it knows that it may.
+//!
+//! Replay reads what is unsettled and no more. A last frame that is not whole was never promised and is cut; a bad
+//! frame before promised ones is damage, named and not passed over.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::codec::Reader;
+use super::disk::{Disk, read_all, replace};
+use super::entry::{self, Entry};
+use super::index;
+use super::journal::{self, Journal, Next, Scan};
+use super::manifest::{self, Manifest, TopicEntry};
+use super::options::{OpenError, Options};
+use super::rebuild;
+use super::shared::{Sealed, Shared};
+use super::writer::{Writer, step};
+use crate::{Tail, Version};
+
+pub(super) const FORMAT: &str = "FORMAT";
+pub(super) const FORMAT_TEXT: &str = "promethean log 1\n";
+pub(super) const LOCK: &str = "LOCK";
+/// What an interrupted creation may have left behind.
+const OWN: [&str; 9] =
+    [LOCK, "FORMAT.new", manifest::NAME, "MANIFEST.new", "journal", "topics", "ids", index::NAME, "lost+found"];
+
+type Lock = Box<dyn std::any::Any + Send + std::marker::Sync>;
+
+pub(super) fn io_error(doing: impl Into<String>) -> impl FnOnce(io::Error) -> OpenError {
+    let doing = doing.into();
+    move |error| OpenError::Io { doing, error }
+}
+
+/// Opens the directory: the shared state with the journal replayed, and the writer that goes on with it.
+pub(super) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Lock), OpenError> {
+    let (disk, dir) = (options.disk.clone(), options.dir.clone());
+    let lock = enter(&*disk, &dir)?;
+    let manifest = read_manifest(&*disk, &dir)?;
+    check_segments(&*disk, &dir, &manifest)?;
+    let files = unsettled(&*disk, &dir, manifest.settled)?;
+    let scans = scan_all(&*disk, &files)?;
+    // Everything is readable: from here on the directory may be changed.
+    let (index, tables, manifest) = rebuild::open_index(&options, manifest)?;
+    let version = manifest.version;
+    let shared = Arc::new(Shared::new(options, manifest, index, tables));
+    let mut replay = Replay { shared: &shared, version };
+    for (at, ((number, path), (bytes, scan))) in files.iter().zip(&scans).enumerate() {
+        replay.file(*number, path, bytes, scan)?;
+        // Only the last file is written to any more.
+        if at + 1 < files.len() {
+            replay.seal(*number);
+        }
+    }
+    let version = replay.version;
+    retire_settled(&shared)?;
+    let journal = go_on(&mut replay, &files, &scans)?;
+    for topic in &shared.topics.read().by_number {
+        let seq = topic.inner.lock().last_seq;
+        topic.watch.send_replace(Tail { seq });
+    }
+    let writer = Writer::new(shared.clone(), journal, version);
+    Ok((shared, writer, lock))
+}
+
+/// Makes the directory or recognises it, and locks it.
+fn enter(disk: &dyn Disk, dir: &Path) -> Result<Lock, OpenError> {
+    let read_only = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            OpenError::ReadOnly { dir: dir.to_owned(), error }
+        }
+        _ => OpenError::Io { doing: format!("{} could not be opened", dir.display()), error },
+    };
+    let names = match disk.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            disk.create_dir(dir).map_err(read_only)?;
+            Vec::new()
+        }
+        names => names.map_err(read_only)?,
+    };
+    let known = names.iter().any(|name| name == FORMAT);
+    if known {
+        let found = read_all(disk, &dir.join(FORMAT)).map_err(read_only)?;
+        if found != FORMAT_TEXT.as_bytes() {
+            let found = String::from_utf8_lossy(&found).trim().chars().take(80).collect();
+            return Err(OpenError::Format { dir: dir.to_owned(), found, expected: FORMAT_TEXT.trim() });
+        }
+    } else if let Some(found) = names.into_iter().find(|name| !OWN.contains(&name.as_str())) {
+        return Err(OpenError::Foreign { dir: dir.to_owned(), found });
+    }
+    let lock = disk.lock(&dir.join(LOCK)).map_err(read_only)?;
+    let lock = lock.ok_or_else(|| OpenError::InUse { dir: dir.to_owned() })?;
+    if !known {
+        for name in ["journal", "topics", "ids"] {
+            disk.create_dir(&dir.join(name)).map_err(read_only)?;
+        }
+        Manifest::default().write(disk, dir).map_err(read_only)?;
+        if let Some(parent) = dir.parent() {
+            // The directory itself has to survive as well; where its parent cannot be opened, nothing can be done.
+            let _ = disk.sync_dir(parent);
+        }
+        replace(disk, dir, FORMAT, FORMAT_TEXT.as_bytes()).map_err(read_only)?;
+    }
+    Ok(lock)
+}
+
+pub(super) fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
+    let file = dir.join(manifest::NAME);
+    let damaged = |what: &str| OpenError::Damaged { file: file.clone(), offset: 0, what: what.to_owned() };
+    let manifest = match Manifest::read(disk, dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged("it is missing")),
+        other => other.map_err(io_error(format!("{} could not be read", file.display())))?,
+    };
+    let manifest = manifest.map_err(damaged)?;
+    let numbered = manifest.topics.keys().zip(1..).all(|(number, expected)| *number == expected);
+    if numbered { Ok(manifest) } else { Err(damaged("its topics are not numbered one after another")) }
+}
+
+fn check_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<(), OpenError> {
+    for (number, topic) in &manifest.topics {
+        for meta in &topic.segments {
+            let file = meta.path(dir, *number);
+            let there = disk.len(&file).is_ok_and(|len| len >= meta.len);
+            if !there {
+                return Err(OpenError::MissingSegment { dir: dir.to_owned(), file, len: meta.len });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The journal files that are not settled.
+pub(super) fn unsettled(disk: &dyn Disk, dir: &Path, settled: u64) -> Result<Vec<(u64, PathBuf)>, OpenError> {
+    let dir = dir.join("journal");
+    let files = journal::files(disk, &dir).map_err(io_error(format!("{} could not be listed", dir.display())))?;
+    let files: Vec<_> = files.into_iter().filter(|(number, _)| *number > settled).collect();
+    for ((number, _), expected) in files.iter().zip(settled + 1..) {
+        if *number != expected {
+            let what = "the journal file is missing".to_owned();
+            return Err(OpenError::Damaged { file: dir.join(journal::name(expected)), offset: 0, what });
+        }
+    }
+    Ok(files)
+}
+
+/// Reads all files, the last one first: each says where the one before ends.
+pub(super) fn scan_all(disk: &dyn Disk, files: &[(u64, PathBuf)]) -> Result<Vec<(Bytes, Scan)>, OpenError> {
+    let mut scans = Vec::with_capacity(files.len());
+    let mut sealed_end = None;
+    for (number, path) in files.iter().rev() {
+        let mut bytes = read_all(disk, path).map_err(io_error(format!("{} could not be read", path.display())))?;
+        let scan = journal::scan(&bytes, *number, sealed_end).map_err(|damage| OpenError::Damaged {
+            file: path.clone(),
+            offset: damage.offset,
+            what: damage.what.to_owned(),
+        })?;
+        sealed_end = Some(scan.previous_end);
+        // Events stay in memory as slices of this: not the empty rest of the file.
+        bytes.truncate(usize::try_from(scan.end).unwrap_or(usize::MAX));
+        bytes.shrink_to_fit();
+        scans.push((Bytes::from(bytes), scan));
+    }
+    scans.reverse();
+    Ok(scans)
+}
+
+struct Replay<'a> {
+    shared: &'a Arc<Shared>,
+    version: Version,
+}
+
+impl Replay<'_> {
+    fn file(&mut self, number: u64, path: &Path, bytes: &Bytes, scan: &Scan) -> Result<(), OpenError> {
+        for frame in &scan.frames {
+            let mut reader = Reader::within(bytes, frame.clone());
+            while !reader.is_empty() {
+                let applied = Entry::read(&mut reader).and_then(|entry| self.apply(number, entry));
+                applied.ok_or_else(|| OpenError::Damaged {
+                    file: path.to_owned(),
+                    offset: frame.start as u64,
+                    what: "a frame is whole, but its entries do not fit to what is there".to_owned(),
+                })?;
+            }
+        }
+        if scan.torn {
+            tracing::warn!(file = %path.display(), offset = scan.end, "cut a frame that was not whole; nobody was told that it is durable");
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, journal: u64, entry: Entry) -> Option<()> {
+        let mut topics = self.shared.topics.write();
+        let state = |number| topics.number(number).cloned();
+        match entry {
+            Entry::Topic(number, name) => {
+                if topics.next_number() == number && topics.get(&name).is_none() {
+                    topics.add(&TopicEntry::new(name));
+                } else if state(number)?.name != name {
+                    return None;
+                }
+            }
+            Entry::Event(number, seq, held) => {
+                let state = state(number)?;
+                let mut inner = state.inner.lock();
+                if seq != inner.last_seq + 1 {
+                    return None;
+                }
+                self.shared.recent.lock().insert(journal, held.id, (number, seq), held.client);
+                inner.push(journal, held);
+            }
+            Entry::Save(number, group, version, bytes) => {
+                self.version = self.version.max(version);
+                state(number)?.inner.lock().groups.insert(group, (version, bytes));
+            }
+            Entry::Forget(number, group, version) => {
+                self.version = self.version.max(version);
+                state(number)?.inner.lock().groups.remove(&group);
+            }
+            Entry::Settings(number, settings) => state(number)?.inner.lock().settings = settings,
+            Entry::Trim(number, before) => {
+                let state = state(number)?;
+                let mut inner = state.inner.lock();
+                inner.first_seq = inner.first_seq.max(before);
+            }
+        }
+        Some(())
+    }
+
+    /// The file is complete: settling may take it.
+    fn seal(&mut self, journal: u64) {
+        let topics = self.shared.topics.read();
+        let topics = topics.by_number.iter().map(|state| (state.number, entry::snapshot(state))).collect();
+        let sealed = Sealed { journal, version: self.version, topics };
+        self.shared.settling.lock().sealed.push_back(sealed);
+    }
+}
+
+/// A crash between the manifest and the end of a settle leaves files that are not needed any more.
+fn retire_settled(shared: &Shared) -> Result<(), OpenError> {
+    let (disk, dir) = (&*shared.options.disk, shared.options.dir.join("journal"));
+    let settled = shared.manifest.lock().settled;
+    let doing = || io_error(format!("a settled journal file in {} could not be put away", dir.display()));
+    for (number, _) in journal::files(disk, &dir).map_err(doing())? {
+        if number <= settled {
+            journal::retire(disk, &dir, number, u64::MAX).map_err(doing())?;
+        }
+    }
+    Ok(())
+}
+
+/// The journal file that the writer goes on with.
+fn go_on(replay: &mut Replay<'_>, files: &[(u64, PathBuf)], scans: &[(Bytes, Scan)]) -> Result<Journal, OpenError> {
+    let options = &replay.shared.options;
+    let (disk, dir) = (&*options.disk, &options.dir.join("journal"));
+    let doing = || io_error(format!("the journal in {} could not be written to", dir.display()));
+    let step = step(options.journal_bytes);
+    let (number, previous_end) = match (files.last(), scans.last()) {
+        (Some((number, _)), Some((_, scan))) if !scan.holes => {
+            return Journal::resume(disk, dir, *number, scan, step).map_err(doing());
+        }
+        (Some((number, path)), Some((_, scan))) => {
+            // Frames behind a hole must not come back to life: what is before it is kept, in its own file.
+            tracing::warn!(file = %path.display(), offset = scan.end, "cut frames that were not durable");
+            let file = disk.open(path, super::disk::Mode::Write).map_err(doing())?;
+            file.sync().map_err(doing())?;
+            (number + 1, scan.end)
+        }
+        _ => (replay.shared.manifest.lock().settled + 1, 0),
+    };
+    let journal = Journal::create(&Next { disk, dir, number, previous_end, step }).map_err(doing())?;
+    if let Some((last, _)) = files.last() {
+        replay.seal(*last);
+    }
+    Ok(journal)
+}

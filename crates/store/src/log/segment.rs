@@ -1,0 +1,488 @@
+//! Segments: the settled events of one topic.
+//!
+//! ```text
+//!  file   = head · run · run · …                 a run is what one settle added
+//!  head   = "PRMTHSEG" · version:u32 · topic:u32 · name_len:u32 · name · crc:u32
+//!  run    = block · block · … · footer
+//!  block  = "BLK1" · crc:u32 · stored:u32 · raw:u32 · first_seq:u64 · base_ts:u64 · count:u32 · codec:u32 · data
+//!  footer = "IDX1" · crc:u32 · entries:u32 · 0:u32 · previous:u64 · entry… · start:u64 · "END1" · crc:u32
+//!  entry  = offset:u64 · len:u32 · count:u32 · first_seq:u64 · last_seq:u64 · max_ts:u64
+//! ```
+//!
+//! Invariants: seqs ascend through the file, with holes where compaction or a trim took events away. The manifest
+//! says how long the file is; what lies behind that is left from a settle that was cut short, and is written over.
+//! A block is served only if its checksum is right.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use promethean_event::{Event, Millis, Seq, Topic};
+
+use super::codec::{Held, Reader, put_event, u32_at, u64_at};
+use super::disk::{Disk, File, Mode};
+use crate::{Error, ReadMax, Result};
+
+const MAGIC: &[u8; 8] = b"PRMTHSEG";
+const VERSION: u32 = 1;
+pub(super) const BLOCK: &[u8; 4] = b"BLK1";
+const FOOTER: &[u8; 4] = b"IDX1";
+const END: &[u8; 4] = b"END1";
+pub(super) const BLOCK_HEAD: usize = 40;
+const FOOTER_HEAD: usize = 24;
+const ENTRY: usize = 40;
+const TRAILER: usize = 16;
+/// How much is read or written with one call.
+const CHUNK: usize = 1 << 20;
+
+/// What the manifest knows of a segment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Meta {
+    pub(super) first_seq: Seq,
+    pub(super) last_seq: Seq,
+    /// How often its events were rewritten; part of the name.
+    pub(super) generation: u64,
+    /// Bytes that count.
+    pub(super) len: u64,
+    pub(super) events: u64,
+    /// Of the events in the wire form.
+    pub(super) bytes: u64,
+    pub(super) max_ts: u64,
+    pub(super) first_appended: u64,
+    pub(super) max_appended: u64,
+    /// Whether any event has a key, or an id that a client made: then the index has entries of it.
+    pub(super) indexed: bool,
+}
+
+impl Meta {
+    pub(super) fn path(&self, dir: &Path, topic: u32) -> PathBuf {
+        let name = match self.generation {
+            0 => format!("{:018}.seg", self.first_seq),
+            generation => format!("{:018}.{generation}.seg", self.first_seq),
+        };
+        topic_dir(dir, topic).join(name)
+    }
+}
+
+pub(super) fn topic_dir(dir: &Path, topic: u32) -> PathBuf {
+    dir.join("topics").join(topic.to_string())
+}
+
+/// One block, as the footer has it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) offset: u64,
+    len: u32,
+    count: u32,
+    first_seq: Seq,
+    last_seq: Seq,
+    max_ts: u64,
+}
+
+/// Adds one run to a segment.
+pub(super) struct Writer {
+    pub(super) file: Arc<dyn File>,
+    pub(super) meta: Meta,
+    /// Not written yet; its first byte belongs at `at`.
+    out: Vec<u8>,
+    at: u64,
+    previous_footer: u64,
+    entries: Vec<Entry>,
+    /// Events of the block that is being filled.
+    block: Vec<u8>,
+    current: Entry,
+    base_ts: u64,
+    /// Bytes of a block, and whether they are compressed.
+    block_bytes: usize,
+    compress: bool,
+}
+
+impl Writer {
+    /// A new segment that begins with `first_seq`.
+    pub(super) fn create(
+        disk: &dyn Disk,
+        dir: &Path,
+        topic: (u32, &Topic),
+        first_seq: Seq,
+        generation: u64,
+        form: (usize, bool),
+    ) -> io::Result<Self> {
+        let meta = Meta { first_seq, generation, ..Meta::default() };
+        let file = disk.open(&meta.path(dir, topic.0), Mode::Create)?;
+        let mut out = Vec::with_capacity(CHUNK);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&topic.0.to_le_bytes());
+        let name = topic.1.as_str().as_bytes();
+        out.extend_from_slice(&u32::try_from(name.len()).map_err(io::Error::other)?.to_le_bytes());
+        out.extend_from_slice(name);
+        out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
+        Ok(Self::over(file, meta, out, 0, form))
+    }
+
+    /// Goes on with a segment.
+    pub(super) fn extend(disk: &dyn Disk, dir: &Path, topic: u32, meta: Meta, form: (usize, bool)) -> io::Result<Self> {
+        let file = disk.open(&meta.path(dir, topic), Mode::Write)?;
+        let mut trailer = [0; TRAILER];
+        file.read_at(meta.len.saturating_sub(TRAILER as u64), &mut trailer)?;
+        let (at, previous) = (meta.len, u64_at(&trailer, 0));
+        let mut writer = Self::over(file, meta, Vec::with_capacity(CHUNK), previous, form);
+        writer.at = at;
+        Ok(writer)
+    }
+
+    fn over(file: Arc<dyn File>, meta: Meta, out: Vec<u8>, previous_footer: u64, form: (usize, bool)) -> Self {
+        let current = Entry { offset: 0, len: 0, count: 0, first_seq: 0, last_seq: 0, max_ts: 0 };
+        Self {
+            file,
+            meta,
+            out,
+            at: 0,
+            previous_footer,
+            entries: Vec::new(),
+            block: Vec::with_capacity(form.0 + 1024),
+            current,
+            base_ts: 0,
+            block_bytes: form.0,
+            compress: form.1,
+        }
+    }
+
+    /// Bytes of the segment with what was pushed so far, about.
+    pub(super) fn size(&self) -> u64 {
+        self.at + (self.out.len() + self.block.len()) as u64
+    }
+
+    pub(super) fn push(&mut self, seq: Seq, event: &Held) -> io::Result<()> {
+        if self.current.count == 0 {
+            self.current.first_seq = seq;
+            self.current.max_ts = 0;
+            self.base_ts = event.ts.0;
+        }
+        put_event(&mut self.block, event, seq, self.current.first_seq, self.base_ts);
+        self.current.count += 1;
+        self.current.last_seq = seq;
+        self.current.max_ts = self.current.max_ts.max(event.ts.0);
+        let meta = &mut self.meta;
+        if meta.events == 0 {
+            meta.first_seq = seq;
+            meta.first_appended = event.appended.0;
+        }
+        meta.last_seq = seq;
+        meta.events += 1;
+        meta.bytes += event.wire_len();
+        meta.max_ts = meta.max_ts.max(event.ts.0);
+        meta.max_appended = meta.max_appended.max(event.appended.0);
+        meta.indexed |= event.client || event.spans.key_start != 0;
+        if self.block.len() >= self.block_bytes { self.end_block() } else { Ok(()) }
+    }
+
+    fn end_block(&mut self) -> io::Result<()> {
+        if self.current.count == 0 {
+            return Ok(());
+        }
+        let raw = u32::try_from(self.block.len()).map_err(io::Error::other)?;
+        let packed = self.compress.then(|| lz4_flex::block::compress(&self.block));
+        let packed = packed.filter(|packed| packed.len() < self.block.len());
+        let (data, codec) = packed.as_ref().map_or((&self.block, 0_u32), |packed| (packed, 1));
+        self.current.offset = self.at + self.out.len() as u64;
+        self.current.len = u32::try_from(data.len() + BLOCK_HEAD).map_err(io::Error::other)?;
+        let start = self.out.len();
+        self.out.extend_from_slice(BLOCK);
+        self.out.extend_from_slice(&[0; 4]);
+        self.out.extend_from_slice(&u32::try_from(data.len()).map_err(io::Error::other)?.to_le_bytes());
+        self.out.extend_from_slice(&raw.to_le_bytes());
+        self.out.extend_from_slice(&self.current.first_seq.to_le_bytes());
+        self.out.extend_from_slice(&self.base_ts.to_le_bytes());
+        self.out.extend_from_slice(&self.current.count.to_le_bytes());
+        self.out.extend_from_slice(&codec.to_le_bytes());
+        self.out.extend_from_slice(data);
+        let crc = crc32fast::hash(&self.out[start + 8..]);
+        self.out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+        self.entries.push(self.current);
+        self.current.count = 0;
+        self.block.clear();
+        if self.out.len() >= CHUNK { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.write_at(self.at, &self.out)?;
+        self.at += self.out.len() as u64;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Ends the run: writes the footer. The caller syncs `file`, then the manifest may name the new length.
+    pub(super) fn finish(mut self) -> io::Result<(Arc<dyn File>, Meta)> {
+        self.end_block()?;
+        let start = self.at + self.out.len() as u64;
+        let mut footer = Vec::with_capacity(FOOTER_HEAD + self.entries.len() * ENTRY + TRAILER);
+        footer.extend_from_slice(FOOTER);
+        footer.extend_from_slice(&[0; 4]);
+        footer.extend_from_slice(&u32::try_from(self.entries.len()).map_err(io::Error::other)?.to_le_bytes());
+        footer.extend_from_slice(&[0; 4]);
+        footer.extend_from_slice(&self.previous_footer.to_le_bytes());
+        for entry in &self.entries {
+            footer.extend_from_slice(&entry.offset.to_le_bytes());
+            footer.extend_from_slice(&entry.len.to_le_bytes());
+            footer.extend_from_slice(&entry.count.to_le_bytes());
+            for field in [entry.first_seq, entry.last_seq, entry.max_ts] {
+                footer.extend_from_slice(&field.to_le_bytes());
+            }
+        }
+        let crc = crc32fast::hash(&footer[8..]);
+        footer[4..8].copy_from_slice(&crc.to_le_bytes());
+        let trailer = footer.len();
+        footer.extend_from_slice(&start.to_le_bytes());
+        footer.extend_from_slice(END);
+        footer.extend_from_slice(&crc32fast::hash(&footer[trailer..]).to_le_bytes());
+        self.out.extend_from_slice(&footer);
+        self.flush()?;
+        self.meta.len = self.at;
+        Ok((self.file, self.meta))
+    }
+}
+
+/// A segment that is open for reading.
+#[derive(Debug)]
+pub(super) struct Segment {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    len: u64,
+    pub(super) blocks: Vec<Entry>,
+}
+
+impl Segment {
+    pub(super) fn open(disk: &dyn Disk, path: PathBuf, len: u64) -> Result<Self> {
+        let file = disk.open(&path, Mode::Read).map_err(|error| failed(&path, 0, &error))?;
+        let mut open = Self { file, path, len, blocks: Vec::new() };
+        open.blocks = open.load_blocks()?;
+        Ok(open)
+    }
+
+    /// Bytes that count when it was opened.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.file.read_at(offset, &mut bytes).map_err(|error| failed(&self.path, offset, &error))?;
+        Ok(bytes)
+    }
+
+    fn damaged(&self, offset: u64, what: &str) -> Error {
+        damaged(&self.path, offset, what)
+    }
+
+    /// Reads the footers, from the last to the first.
+    fn load_blocks(&self) -> Result<Vec<Entry>> {
+        let (mut runs, mut end) = (Vec::new(), self.len);
+        loop {
+            let at = end.checked_sub(TRAILER as u64).ok_or_else(|| self.damaged(end, "a footer is missing"))?;
+            let trailer = self.bytes(at, TRAILER)?;
+            let start = u64_at(&trailer, 0);
+            if &trailer[8..12] != END || crc32fast::hash(&trailer[..12]) != u32_at(&trailer, 12) || start >= at {
+                return Err(self.damaged(at, "the end of a run is not whole"));
+            }
+            let footer = self.bytes(start, usize::try_from(at - start).unwrap_or(usize::MAX))?;
+            let head = footer.get(..FOOTER_HEAD).ok_or_else(|| self.damaged(start, "a footer is too short"))?;
+            if &head[..4] != FOOTER || crc32fast::hash(&footer[8..]) != u32_at(head, 4) {
+                return Err(self.damaged(start, "a footer does not have its checksum"));
+            }
+            let (entries, _) = footer[FOOTER_HEAD..].as_chunks::<ENTRY>();
+            runs.push(entries.iter().map(Entry::read).collect::<Vec<_>>());
+            let previous = u64_at(head, 16);
+            if previous == 0 {
+                break;
+            }
+            // The run before ends where its footer ends: its start is known, its length follows from its count.
+            let head = self.bytes(previous, FOOTER_HEAD)?;
+            let before = previous + (FOOTER_HEAD + u32_at(&head, 8) as usize * ENTRY + TRAILER) as u64;
+            if before >= end {
+                return Err(self.damaged(previous, "a footer points forward"));
+            }
+            end = before;
+        }
+        Ok(runs.into_iter().rev().flatten().collect())
+    }
+
+    /// The block that has `seq`, or the first one after it.
+    fn block_of(&self, seq: Seq) -> usize {
+        self.blocks.partition_point(|block| block.last_seq < seq)
+    }
+
+    /// Calls `each` with the events from `seq` on until it says stop (`false`).
+    pub(super) fn scan(&self, seq: Seq, want: usize, mut each: impl FnMut(Seq, Held) -> bool) -> Result<()> {
+        let mut next = self.block_of(seq);
+        let mut want = want.max(1);
+        while next < self.blocks.len() {
+            // Neighbouring blocks are read with one call.
+            let (first, mut last) = (self.blocks[next], next);
+            let span = |last: usize| {
+                let block = &self.blocks[last];
+                usize::try_from(block.offset + u64::from(block.len) - first.offset).unwrap_or(usize::MAX)
+            };
+            while last + 1 < self.blocks.len() && span(last) < want.min(CHUNK) && span(last + 1) <= 2 * CHUNK {
+                last += 1;
+            }
+            let bytes = Bytes::from(self.bytes(first.offset, span(last))?);
+            want = want.saturating_sub(bytes.len()).max(1);
+            for block in &self.blocks[next..=last] {
+                let start = usize::try_from(block.offset - first.offset).unwrap_or(usize::MAX);
+                // Footers may stand between blocks of different runs.
+                let stored = bytes.get(start..start + block.len as usize).map(|_| bytes.slice(start..));
+                let stored = stored.ok_or_else(|| self.damaged(block.offset, "a block is too short"))?;
+                let (_, events) =
+                    decode(&stored).ok_or_else(|| self.damaged(block.offset, "a block does not have its checksum"))?;
+                for (at, event) in events {
+                    if at >= seq && !each(at, event) {
+                        return Ok(());
+                    }
+                }
+            }
+            next = last + 1;
+        }
+        Ok(())
+    }
+
+    /// Adds events from `seq` on to `out`; whether there is room for more.
+    pub(super) fn read(&self, topic: &Topic, seq: Seq, max: ReadMax, out: &mut Vec<Event>) -> Result<bool> {
+        let mut bytes: usize = out.iter().map(|event| event.body.len()).sum();
+        let mut room = out.len() < max.events;
+        if !room {
+            return Ok(false);
+        }
+        self.scan(seq, max.bytes.saturating_sub(bytes), |seq, held| {
+            if !out.is_empty() && bytes + held.body.len() > max.bytes {
+                room = false;
+                return false;
+            }
+            bytes += held.body.len();
+            out.push(held.at(topic, seq));
+            room = out.len() < max.events;
+            room
+        })?;
+        Ok(room)
+    }
+
+    /// The events at exactly these seqs, which ascend.
+    pub(super) fn pick(&self, topic: &Topic, seqs: &[Seq], out: &mut Vec<Event>) -> Result<()> {
+        let mut rest = seqs;
+        while let Some(&first) = rest.first() {
+            let Some(block) = self.blocks.get(self.block_of(first)) else { return Ok(()) };
+            let stored = Bytes::from(self.bytes(block.offset, block.len as usize)?);
+            let (_, events) =
+                decode(&stored).ok_or_else(|| self.damaged(block.offset, "a block does not have its checksum"))?;
+            for (seq, event) in events {
+                while rest.first().is_some_and(|&wanted| wanted < seq) {
+                    rest = &rest[1..];
+                }
+                if rest.first() == Some(&seq) {
+                    out.push(event.at(topic, seq));
+                    rest = &rest[1..];
+                }
+            }
+            while rest.first().is_some_and(|&wanted| wanted <= block.last_seq) {
+                rest = &rest[1..];
+            }
+        }
+        Ok(())
+    }
+
+    /// The first event from `from` on whose time is ≥ `ts`.
+    pub(super) fn first_since(&self, ts: Millis, from: Seq) -> Result<Option<Seq>> {
+        let start = self.block_of(from);
+        for block in self.blocks[start..].iter().filter(|block| block.max_ts >= ts.0) {
+            let mut found = None;
+            self.scan(block.first_seq.max(from), 1, |seq, event| {
+                if event.ts >= ts {
+                    found = Some(seq);
+                }
+                found.is_none() && seq < block.last_seq
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many events are before `seq`, and their bytes in the wire form.
+    pub(super) fn before(&self, seq: Seq) -> Result<(u64, u64)> {
+        let (mut events, mut bytes) = (0, 0);
+        self.scan(0, CHUNK, |at, event| {
+            if at < seq {
+                events += 1;
+                bytes += event.wire_len();
+            }
+            at < seq
+        })?;
+        Ok((events, bytes))
+    }
+}
+
+impl Entry {
+    fn read(bytes: &[u8; ENTRY]) -> Self {
+        Self {
+            offset: u64_at(bytes, 0),
+            len: u32_at(bytes, 8),
+            count: u32_at(bytes, 12),
+            first_seq: u64_at(bytes, 16),
+            last_seq: u64_at(bytes, 24),
+            max_ts: u64_at(bytes, 32),
+        }
+    }
+}
+
+impl Held {
+    pub(super) fn at(self, topic: &Topic, seq: Seq) -> Event {
+        let Held { id, ts, appended, spans, body, .. } = self;
+        Event { id, seq, ts, appended, topic: topic.clone(), spans, body }
+    }
+}
+
+/// The block at the beginning of `bytes`: its length and its events.
+pub(super) fn decode(bytes: &Bytes) -> Option<(usize, Vec<(Seq, Held)>)> {
+    let head = bytes.get(..BLOCK_HEAD)?;
+    let end = BLOCK_HEAD + u32_at(head, 8) as usize;
+    if &head[..4] != BLOCK || crc32fast::hash(bytes.get(8..end)?) != u32_at(head, 4) {
+        return None;
+    }
+    let raw = u32_at(head, 12) as usize;
+    let data = match u32_at(head, 36) {
+        0 => bytes.slice(BLOCK_HEAD..end),
+        1 => Bytes::from(lz4_flex::block::decompress(&bytes[BLOCK_HEAD..end], raw).ok()?),
+        _ => return None,
+    };
+    let (first, base, count) = (u64_at(head, 16), u64_at(head, 24), u32_at(head, 32));
+    let mut reader = Reader::new(&data);
+    let mut events = Vec::with_capacity((count as usize).min(data.len()));
+    for _ in 0..count {
+        events.push(reader.event(first, base)?);
+    }
+    reader.is_empty().then_some((end, events))
+}
+
+#[expect(dead_code, reason = "the doctor will")]
+/// The topic that a segment file says it is of, and where its first block is.
+pub(super) fn head(bytes: &[u8]) -> Option<(u32, Topic, usize)> {
+    let name_end = 20_usize.checked_add(u32_at(bytes, 16) as usize)?;
+    let name = std::str::from_utf8(bytes.get(20..name_end)?).ok()?;
+    if &bytes[..8] != MAGIC || crc32fast::hash(&bytes[..name_end]) != u32_at(bytes, name_end) {
+        return None;
+    }
+    Some((u32_at(bytes, 12), Topic::parse(name).ok()?, name_end + 4))
+}
+
+pub(super) fn damaged(path: &Path, offset: u64, what: &str) -> Error {
+    Error::Damaged(format!(
+        "{} is damaged at offset {offset}: {what}; `promethean doctor` says what can be saved",
+        path.display()
+    ))
+}
+
+pub(super) fn failed(path: &Path, offset: u64, error: &io::Error) -> Error {
+    Error::Damaged(format!("{} could not be read at offset {offset}: {error}", path.display()))
+}

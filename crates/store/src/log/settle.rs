@@ -1,0 +1,276 @@
+//! Settling: the events of a complete journal file go to their topics' segments, then the file is free.
+//!
+//! The order makes a crash harmless at every point: segments durable → id table durable → index durable → manifest
+//! replaced → visible in memory → journal file retired. Until the manifest names it, everything written is only
+//! bytes that the next try writes over; the journal file has it all.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+use promethean_event::Seq;
+
+use super::disk::File;
+use super::ids::Table;
+use super::index::{self, Additions, Index, Latest};
+use super::journal;
+use super::manifest::TopicEntry;
+use super::segment::{Meta, Writer, topic_dir};
+use super::shared::{Sealed, Shared, is_full};
+use super::stats::Counters;
+use super::topic::TopicState;
+use super::writer::step;
+use crate::{Error, TopicSettings};
+
+/// Events that are copied out of memory at once.
+const PART: usize = 4096;
+/// How long to wait for room on the disk before trying again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Why something in the background did not happen.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The disk is full: try again later.
+    NoRoom(String),
+    /// Nothing can be promised any more.
+    Fatal(String),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        if is_full(&error) { Self::NoRoom(error.to_string()) } else { Self::Fatal(error.to_string()) }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Refused(reason) => Self::NoRoom(reason),
+            other => Self::Fatal(other.to_string()),
+        }
+    }
+}
+
+/// Settles what is sealed until it is told to stop.
+pub(super) fn run(shared: &Shared) {
+    loop {
+        let sealed = {
+            let mut settling = shared.settling.lock();
+            loop {
+                if settling.stop || shared.failed().is_some() {
+                    return;
+                }
+                if let Some(sealed) = settling.sealed.front() {
+                    break sealed.clone();
+                }
+                shared.settling_changed.wait(&mut settling);
+            }
+        };
+        match shared.settle(&sealed) {
+            Ok(()) => {
+                let mut settling = shared.settling.lock();
+                settling.sealed.pop_front();
+                settling.no_room = None;
+                shared.settling_changed.notify_all();
+            }
+            Err(Trouble::Fatal(reason)) => {
+                shared.fail(format!("settling failed: {reason}; check the disk, then start again"));
+            }
+            Err(Trouble::NoRoom(reason)) => {
+                let dir = shared.options.dir.display();
+                let reason = format!("no space left in {dir} ({reason}); free some, the hub goes on by itself");
+                tracing::warn!(reason, "settling waits");
+                let mut settling = shared.settling.lock();
+                settling.no_room = Some(reason);
+                shared.settling_changed.notify_all();
+                if !settling.stop {
+                    shared.settling_changed.wait_for(&mut settling, RETRY);
+                }
+            }
+        }
+    }
+}
+
+/// Files and directories that have to be durable before the manifest.
+#[derive(Default)]
+struct Unsynced {
+    files: Vec<Arc<dyn File>>,
+    dirs: Vec<PathBuf>,
+}
+
+impl Shared {
+    /// Settles one journal file.
+    pub(super) fn settle(&self, sealed: &Sealed) -> Result<(), Trouble> {
+        let (disk, dir) = (&*self.options.disk, &self.options.dir);
+        let mut manifest = self.manifest.lock();
+        let mut next = manifest.clone();
+        let (mut unsynced, mut additions, mut bytes) = (Unsynced::default(), Additions::default(), 0);
+        for (number, entry) in &sealed.topics {
+            let segments = next.topics.remove(number).map(|old| old.segments).unwrap_or_default();
+            let mut entry = TopicEntry { segments, ..entry.clone() };
+            let state = self.topics.read().number(*number).cloned();
+            if let Some(state) = state {
+                // Retention may have dropped events since the file was sealed.
+                entry.first_seq = entry.first_seq.max(manifest.topics.get(number).map_or(1, |old| old.first_seq));
+                bytes += self.settle_topic(&state, sealed.journal, &mut entry, &mut unsynced, &mut additions)?;
+            }
+            next.topics.insert(*number, entry);
+        }
+        self.sync_all(unsynced)?;
+        let (hub, clients) = self.recent.lock().of(sealed.journal);
+        let table = Table::write(disk, dir, sealed.journal, &hub)?;
+        next.tables.retain(|known| known.number != sealed.journal);
+        next.tables.extend(table.clone());
+        additions.clients = clients;
+        additions.keys.sort_unstable_by(|(one, _), (two, _)| one.cmp(two));
+        let index = self.index.read().clone();
+        if let Err(error) = index.add(&additions, Some(sealed.journal)) {
+            self.reopen_index(index)?;
+            return Err(error.into());
+        }
+        next.settled = sealed.journal;
+        next.version = next.version.max(sealed.version);
+        next.write(disk, dir)?;
+        *manifest = next;
+        // From here on the events are served from their segments; ids go last, so that they are never in neither.
+        if let Some(meta) = table {
+            let table = Arc::new(Table::open(disk, dir, meta)?);
+            let mut tables = self.tables.write();
+            let mut list = Vec::clone(&tables);
+            list.push(table);
+            *tables = Arc::new(list);
+        }
+        for (number, _) in &sealed.topics {
+            let segments = manifest.topics.get(number).map(|entry| entry.segments.clone()).unwrap_or_default();
+            let state = self.topics.read().number(*number).cloned();
+            drop(state.map(|state| state.inner.lock().settled(sealed.journal, segments)));
+        }
+        let gone = self.recent.lock().settled(sealed.journal);
+        drop(gone);
+        drop(manifest);
+        let keep = journal::FIRST + self.options.journal_bytes + 2 * step(self.options.journal_bytes);
+        journal::retire(disk, &dir.join("journal"), sealed.journal, keep)?;
+        Counters::add(&self.counters.settled_bytes, bytes);
+        self.counters.settles.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes a topic's part of a journal file to its segments; returns the bytes of its events.
+    fn settle_topic(
+        &self,
+        state: &TopicState,
+        journal: u64,
+        entry: &mut TopicEntry,
+        unsynced: &mut Unsynced,
+        additions: &mut Additions,
+    ) -> Result<u64, Trouble> {
+        let (disk, dir) = (&*self.options.disk, &self.options.dir);
+        let form = (self.options.block_bytes, self.options.compress);
+        let target = self.segment_target(&entry.settings);
+        let mut keys: HashMap<Bytes, Latest, RandomState> = HashMap::default();
+        let (mut writer, mut from, mut bytes): (Option<Writer>, Seq, u64) = (None, 0, 0);
+        loop {
+            let (first, part) = state.inner.lock().part(journal, from, PART);
+            if part.is_empty() {
+                break;
+            }
+            for (seq, event) in (first..).zip(&part) {
+                let open = match writer.take() {
+                    Some(open) if open.size() < target.0 && open.meta.events < target.1 => open,
+                    full => {
+                        let again = match full {
+                            Some(full) => {
+                                end_run(full, entry, unsynced)?;
+                                None
+                            }
+                            None => entry.segments.last().filter(|last| {
+                                let old = target.2.is_some_and(|age| event.appended.0 > last.first_appended + age);
+                                let frozen = self.frozen.load(Ordering::Acquire) == state.number;
+                                last.len < target.0 && last.events < target.1 && !old && !frozen
+                            }),
+                        };
+                        match again.cloned() {
+                            Some(meta) => {
+                                entry.segments.pop();
+                                Writer::extend(disk, dir, state.number, meta, form)?
+                            }
+                            None => {
+                                let topic_dir = topic_dir(dir, state.number);
+                                if entry.segments.is_empty() {
+                                    disk.create_dir(&topic_dir)?;
+                                    unsynced.dirs.push(dir.join("topics"));
+                                }
+                                unsynced.dirs.push(topic_dir);
+                                Writer::create(disk, dir, (state.number, &state.name), seq, 0, form)?
+                            }
+                        }
+                    }
+                };
+                let open = writer.insert(open);
+                open.push(seq, event)?;
+                bytes += event.wire_len();
+                if let Some(key) = event.key() {
+                    keys.insert(key, Latest { seq, tombstone: event.is_tombstone() });
+                }
+            }
+            from = first + part.len() as u64;
+        }
+        if let Some(open) = writer {
+            end_run(open, entry, unsynced)?;
+        }
+        additions.keys.extend(keys.into_iter().map(|(key, latest)| (index::key(state.number, &key), latest)));
+        Ok(bytes)
+    }
+
+    /// When a segment is full: bytes, events, and the age of its first event. Retention drops whole segments, so
+    /// they must be small against what it keeps.
+    fn segment_target(&self, settings: &TopicSettings) -> (u64, u64, Option<u64>) {
+        let retention = settings.retention;
+        let bytes = retention.max_bytes.map_or(u64::MAX, |max| max / 4).min(self.options.segment_bytes).max(1);
+        let events = retention.max_events.map_or(u64::MAX, |max| max / 4).max(1);
+        let age = retention.max_age.map(|age| u64::try_from(age.as_millis() / 4).unwrap_or(u64::MAX));
+        (bytes, events, age)
+    }
+
+    /// Makes files, then directories, durable, many at a time: syncs of different files share the disk's flush.
+    fn sync_all(&self, mut unsynced: Unsynced) -> io::Result<()> {
+        let disk = &self.options.disk;
+        unsynced.dirs.sort();
+        unsynced.dirs.dedup();
+        parallel(disk.parallel(), &unsynced.files, |file| file.sync())?;
+        parallel(disk.parallel(), &unsynced.dirs, |dir| disk.sync_dir(dir))
+    }
+
+    /// After a failure redb answers nothing any more: open the file anew.
+    fn reopen_index(&self, old: Arc<Index>) -> Result<(), Trouble> {
+        drop(old);
+        let fresh = Index::open(&*self.options.disk, &self.options.dir, self.options.index_cache_bytes)?;
+        *self.index.write() = Arc::new(fresh);
+        Ok(())
+    }
+}
+
+fn end_run(writer: Writer, entry: &mut TopicEntry, unsynced: &mut Unsynced) -> io::Result<()> {
+    let (file, meta): (_, Meta) = writer.finish()?;
+    unsynced.files.push(file);
+    entry.segments.push(meta);
+    Ok(())
+}
+
+/// Runs `work` on every item, in `threads` threads where there are enough items.
+fn parallel<T: Sync>(threads: usize, items: &[T], work: impl Fn(&T) -> io::Result<()> + Sync) -> io::Result<()> {
+    if threads < 2 || items.len() < 4 {
+        return items.iter().try_for_each(work);
+    }
+    std::thread::scope(|scope| {
+        let chunk = items.len().div_ceil(threads);
+        let running: Vec<_> = items.chunks(chunk).map(|part| scope.spawn(|| part.iter().try_for_each(&work))).collect();
+        let panicked = |_| Err(io::Error::other("a thread that syncs has panicked"));
+        running.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
+    })
+}

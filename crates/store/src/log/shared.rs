@@ -1,0 +1,274 @@
+//! What the engine's threads and its callers share.
+//!
+//! Lock order, outermost first: `maintenance`, `manifest`, `topics`, a topic's `inner`, everything else alone. Only the
+//! first two, which settling and maintenance alone take, are held over I/O.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use parking_lot::{Condvar, Mutex, RwLock};
+use promethean_event::{EventId, Seq, Topic};
+use tokio::sync::watch;
+
+use super::codec::Held;
+use super::ids::{At, Recent, Table};
+use super::index::{Index, View};
+use super::manifest::{Manifest, TopicEntry};
+use super::options::Options;
+use super::segment::{Meta, Segment};
+use super::stats::Counters;
+use super::topic::TopicState;
+use super::writer::Queue;
+use crate::{Error, Result, Tail};
+
+/// Names that are watched before there is a topic; over it, those that nobody watches any more are forgotten.
+const MAX_AWAITED: usize = 10_000;
+/// Segments that are kept open for reading.
+const MAX_OPEN: usize = 256;
+
+/// What the engine's threads and its callers share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) topics: RwLock<Topics>,
+    pub(super) recent: Mutex<Recent>,
+    /// Oldest first.
+    pub(super) tables: RwLock<Arc<Vec<Arc<Table>>>>,
+    pub(super) index: RwLock<Arc<Index>>,
+    pub(super) manifest: Mutex<Manifest>,
+    /// One maintenance at a time: up to which seq each topic was compacted.
+    pub(super) maintenance: Mutex<HashMap<u32, Seq, RandomState>>,
+    /// The topic whose segments are being rewritten; 0: none.
+    pub(super) frozen: AtomicU32,
+    pub(super) open: Mutex<OpenSegments>,
+    pub(super) queue: Queue,
+    pub(super) settling: Mutex<Settling>,
+    /// Something in `settling` changed.
+    pub(super) settling_changed: Condvar,
+    pub(super) created: watch::Sender<u64>,
+    /// The reason of the end.
+    pub(super) failure: watch::Sender<Option<String>>,
+    pub(super) counters: Counters,
+}
+
+/// An event and where it is.
+pub(super) type Found = (Arc<TopicState>, Seq, Held);
+
+/// The journal files that wait to be settled.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    pub(super) sealed: VecDeque<Sealed>,
+    /// Why settling cannot go on for now.
+    pub(super) no_room: Option<String>,
+    /// The threads have to end.
+    pub(super) stop: bool,
+}
+
+/// A journal file that is complete, and the state of the topics it touched as of its end.
+#[derive(Debug, Clone)]
+pub(super) struct Sealed {
+    pub(super) journal: u64,
+    pub(super) version: u64,
+    /// Without segments, which settling knows better.
+    pub(super) topics: Vec<(u32, TopicEntry)>,
+}
+
+/// All topics.
+#[derive(Debug, Default)]
+pub(super) struct Topics {
+    by_name: HashMap<Topic, Arc<TopicState>, RandomState>,
+    /// Number 1 first.
+    pub(super) by_number: Vec<Arc<TopicState>>,
+    awaited: HashMap<Topic, watch::Sender<Tail>, RandomState>,
+}
+
+impl Topics {
+    pub(super) fn get(&self, name: &Topic) -> Option<&Arc<TopicState>> {
+        self.by_name.get(name)
+    }
+
+    pub(super) fn number(&self, number: u32) -> Option<&Arc<TopicState>> {
+        self.by_number.get(usize::try_from(number).ok()?.checked_sub(1)?)
+    }
+
+    /// The number that the next topic gets.
+    pub(super) fn next_number(&self) -> u32 {
+        u32::try_from(self.by_number.len() + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Adds the topic with the next number.
+    pub(super) fn add(&mut self, entry: &TopicEntry) -> Arc<TopicState> {
+        let tail = Tail { seq: entry.last_seq };
+        let watch = self.awaited.remove(&entry.name).unwrap_or_else(|| watch::Sender::new(tail));
+        watch.send_if_modified(|now| std::mem::replace(now, tail) != tail);
+        let state = Arc::new(TopicState::new(self.next_number(), entry, watch));
+        self.by_name.insert(entry.name.clone(), state.clone());
+        self.by_number.push(state.clone());
+        state
+    }
+
+    /// The end of a topic that may come to be.
+    pub(super) fn watch(&mut self, name: &Topic) -> watch::Receiver<Tail> {
+        if let Some(state) = self.get(name) {
+            return state.watch.subscribe();
+        }
+        if self.awaited.len() >= MAX_AWAITED && !self.awaited.contains_key(name) {
+            self.awaited.retain(|_, sender| sender.receiver_count() > 0);
+        }
+        self.awaited.entry(name.clone()).or_insert_with(|| watch::Sender::new(Tail::default())).subscribe()
+    }
+}
+
+/// Topic, first seq, generation.
+type SegmentKey = (u32, Seq, u64);
+
+/// Segments that are open for reading; the one that was not used for longest is closed first.
+#[derive(Debug, Default)]
+pub(super) struct OpenSegments {
+    open: HashMap<SegmentKey, (u64, Arc<Segment>), RandomState>,
+    clock: u64,
+}
+
+impl Shared {
+    pub(super) fn new(options: Options, manifest: Manifest, index: Index, tables: Vec<Arc<Table>>) -> Self {
+        let mut topics = Topics::default();
+        for entry in manifest.topics.values() {
+            topics.add(entry);
+        }
+        Self {
+            queue: Queue::new(options.queue_bytes),
+            options,
+            topics: RwLock::new(topics),
+            recent: Mutex::default(),
+            tables: RwLock::new(Arc::new(tables)),
+            index: RwLock::new(Arc::new(index)),
+            manifest: Mutex::new(manifest),
+            maintenance: Mutex::default(),
+            frozen: AtomicU32::new(0),
+            open: Mutex::default(),
+            settling: Mutex::default(),
+            settling_changed: Condvar::new(),
+            created: watch::Sender::new(0),
+            failure: watch::Sender::new(None),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn topic(&self, name: &Topic) -> Option<Arc<TopicState>> {
+        self.topics.read().get(name).cloned()
+    }
+
+    /// A view of the index.
+    pub(super) fn view(&self) -> Result<View> {
+        let index = self.index.read().clone();
+        index.view()
+    }
+
+    /// The engine cannot keep its promises any more.
+    pub(super) fn fail(&self, reason: String) {
+        tracing::error!(reason, "the store has failed");
+        self.failure.send_if_modified(|now| {
+            let first = now.is_none();
+            now.get_or_insert(reason);
+            first
+        });
+        self.settling_changed.notify_all();
+    }
+
+    /// Why the engine has failed, where it has.
+    pub(super) fn failed(&self) -> Option<Error> {
+        self.failure.borrow().clone().map(Error::Closed)
+    }
+
+    /// Waits until nothing that is sealed is unsettled.
+    pub(super) fn wait_settled(&self) -> Result<()> {
+        let mut settling = self.settling.lock();
+        while !settling.sealed.is_empty() {
+            if let Some(error) = self.failed() {
+                return Err(error);
+            }
+            if settling.stop {
+                return Err(Error::Closed("the hub is shutting down".to_owned()));
+            }
+            if let Some(reason) = &settling.no_room {
+                return Err(Error::Refused(reason.clone()));
+            }
+            self.settling_changed.wait_for(&mut settling, Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
+    /// A segment of a topic, open.
+    pub(super) fn segment(&self, topic: u32, meta: &Meta) -> Result<Arc<Segment>> {
+        let key = (topic, meta.first_seq, meta.generation);
+        let mut cache = self.open.lock();
+        cache.clock += 1;
+        let now = cache.clock;
+        if let Some((used, open)) = cache.open.get_mut(&key)
+            && open.len() >= meta.len
+        {
+            *used = now;
+            return Ok(open.clone());
+        }
+        drop(cache);
+        let path = meta.path(&self.options.dir, topic);
+        let open = Arc::new(Segment::open(&*self.options.disk, path, meta.len)?);
+        let mut cache = self.open.lock();
+        if cache.open.len() >= MAX_OPEN
+            && let Some(oldest) = cache.open.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
+        {
+            cache.open.remove(&oldest);
+        }
+        cache.open.insert(key, (now, open.clone()));
+        Ok(open)
+    }
+
+    /// Forgets a segment that is gone.
+    pub(super) fn close_segment(&self, topic: u32, meta: &Meta) {
+        self.open.lock().open.remove(&(topic, meta.first_seq, meta.generation));
+    }
+
+    /// Where a settled event with this id is. It may be gone since.
+    pub(super) fn settled_id(&self, id: EventId, view: &View) -> Result<Option<At>> {
+        // The usual id of a client is younger than all that are settled.
+        if view.last_client_id.is_some_and(|last| id <= last)
+            && let Some(at) = view.client_id(id)?
+        {
+            return Ok(Some(at));
+        }
+        let tables = self.tables.read().clone();
+        for table in tables.iter().rev() {
+            if let Some(at) = table.get(id)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The event with this id, where it is still there.
+    ///
+    /// Settling puts ids into the tables and the index before it takes them from memory: one of the looks finds it.
+    pub(super) fn find(&self, id: EventId) -> Result<Option<Found>> {
+        let recent = self.recent.lock().get(id);
+        let at = match recent {
+            Some(at) => Some(at),
+            None => self.settled_id(id, &self.view()?)?,
+        };
+        at.map_or(Ok(None), |(number, seq)| self.confirm(id, number, seq))
+    }
+
+    fn confirm(&self, id: EventId, number: u32, seq: Seq) -> Result<Option<Found>> {
+        let Some(topic) = self.topics.read().number(number).cloned() else { return Ok(None) };
+        let held = self.event_at(&topic, seq)?.filter(|held| held.id == id);
+        Ok(held.map(|held| (topic, seq, held)))
+    }
+}
+
+/// Whether the system says that there is no space.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

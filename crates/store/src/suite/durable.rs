@@ -1,0 +1,115 @@
+//! The law of data that outlive the process.
+
+use std::time::Duration;
+
+use super::groups::{group, state};
+use super::*;
+use crate::{Compaction, Retention, Saved, TopicSettings};
+
+async fn reopen(place: &dyn Place, store: Arc<dyn Store>) -> Arc<dyn Store> {
+    store.close().await.expect("closed");
+    drop(store);
+    place.open().await.expect("opens again")
+}
+
+/// Settled or not.
+pub async fn everything_answered_is_there_after_a_reopen(place: Box<dyn Place>) {
+    let mut store = place.open().await.expect("opens");
+    for round in 0..6_u64 {
+        append(&*store, &[event("a").key("k"), event("b").id(u128::from(round) + 1), event("a")]).await;
+        if round % 3 == 1 {
+            store.maintain(Millis(2_000)).await.expect("maintained");
+        }
+        let before = (read_all(&*store, "a").await, read_all(&*store, "b").await);
+        let latest = store.latest_by_key(&topic("a"), &["k".to_owned()]).await.expect("looked up");
+        let (topics, info) = (store.topics().await.expect("listed"), store.info(&topic("a")).await.expect("known"));
+        store = reopen(&*place, store).await;
+        assert_eq!((read_all(&*store, "a").await, read_all(&*store, "b").await), before);
+        assert_eq!(store.latest_by_key(&topic("a"), &["k".to_owned()]).await.expect("looked up"), latest);
+        assert_eq!(store.topics().await.expect("listed"), topics);
+        assert_eq!(store.info(&topic("a")).await.expect("known"), info);
+        assert_eq!(store.watch(&topic("a")).borrow().seq, round * 2 + 2);
+    }
+}
+
+/// No seq twice, no id twice.
+pub async fn seqs_and_ids_go_on_after_a_reopen(place: Box<dyn Place>) {
+    let mut store = place.open().await.expect("opens");
+    let first = append(&*store, &[event("a").id(7), event("a")]).await;
+    for round in 0..3 {
+        store = reopen(&*place, store).await;
+        let hub = u128::from_be_bytes(*first[1].id.as_bytes());
+        let again = append(&*store, &[event("a").id(7), event("a").id(hub), event("a")]).await;
+        assert_eq!(again.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2, 3 + round]);
+        let other = store.append(vec![event("b").id(7).new_event()]).await.expect("answered");
+        assert_eq!(other, [Outcome::DuplicateId { id: id(7), topic: topic("a") }]);
+        store.maintain(Millis(2_000)).await.expect("maintained");
+    }
+}
+
+/// Also of topics without events.
+pub async fn settings_trims_and_groups_survive_a_reopen(place: Box<dyn Place>) {
+    let mut store = place.open().await.expect("opens");
+    let settings = TopicSettings {
+        partitions: 5,
+        retention: Retention {
+            max_age: Some(Duration::from_millis(1_500)),
+            max_bytes: Some(1 << 30),
+            max_events: None,
+        },
+        compaction: Some(Compaction { tombstone_grace: Duration::from_secs(5) }),
+    };
+    store.set_settings(&topic("empty"), settings.clone()).await.expect("set");
+    append(&*store, &vec![event("a"); 6]).await;
+    store.trim(&topic("a"), 3).await.expect("trimmed");
+    let Saved::Yes(version) = store.compare_and_set(&topic("a"), &group("g"), 0, state(4)).await.expect("saved") else {
+        panic!("there was none")
+    };
+    store.compare_and_set(&topic("a"), &group("gone"), 0, state(4)).await.expect("saved");
+    store.forget(&topic("a"), &group("gone")).await.expect("forgotten");
+    for round in 0..3 {
+        store = reopen(&*place, store).await;
+        assert_eq!(store.settings(&topic("empty")), settings);
+        assert_eq!(seqs(&*store, "a").await, [3, 4, 5, 6]);
+        assert_eq!(store.load(&topic("a"), &group("g")).await.expect("loaded"), Some((state(4), version)));
+        assert_eq!(store.load(&topic("a"), &group("gone")).await.expect("loaded"), None);
+        if round == 1 {
+            store.maintain(Millis(2_000)).await.expect("maintained");
+        }
+    }
+    let next = store.compare_and_set(&topic("a"), &group("g"), version, state(5)).await.expect("saved");
+    assert!(matches!(next, Saved::Yes(next) if next > version));
+}
+
+/// Open, append, close, again and again.
+pub async fn many_reopens_lose_nothing(place: Box<dyn Place>) {
+    let mut store = place.open().await.expect("opens");
+    for round in 1..=25 {
+        append(&*store, &[event("a")]).await;
+        if round % 4 == 0 {
+            store.maintain(Millis(2_000)).await.expect("maintained");
+        }
+        store = reopen(&*place, store).await;
+        assert_eq!(seqs(&*store, "a").await, (1..=round).collect::<Vec<_>>());
+    }
+}
+
+/// What retention and compaction took stays away.
+pub async fn what_was_maintained_stays_so_after_a_reopen(place: Box<dyn Place>) {
+    let mut store = place.open().await.expect("opens");
+    let settings = TopicSettings { compaction: Some(Compaction::default()), ..TopicSettings::default() };
+    store.set_settings(&topic("a"), settings).await.expect("set");
+    for _ in 0..3 {
+        append(&*store, &["x", "y", "z"].map(|key| event("a").key(key))).await;
+        store.maintain(Millis(2_000)).await.expect("maintained");
+    }
+    append(&*store, &[event("a").key("y")]).await;
+    for _ in 0..2 {
+        store = reopen(&*place, store).await;
+        assert_eq!(seqs(&*store, "a").await, [7, 8, 9, 10]);
+    }
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    store = reopen(&*place, store).await;
+    assert_eq!(seqs(&*store, "a").await, [7, 9, 10]);
+    assert_eq!(append(&*store, &[event("a")]).await[0].seq, 11);
+}

@@ -1,0 +1,142 @@
+//! The law of trimming, retention and compaction.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{Compaction, Retention, TopicSettings};
+
+/// Before, not at.
+pub async fn a_trim_takes_the_events_before_it_and_their_ids(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    append(&*store, &(1..=10_u128).map(|n| event("t").id(n).key(n.to_string())).collect::<Vec<_>>()).await;
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    append(&*store, &(11..=20_u128).map(|n| event("t").id(n).key(n.to_string())).collect::<Vec<_>>()).await;
+    for (before, settle) in [(4, false), (2, false), (10, true), (15, false), (15, true)] {
+        store.trim(&topic("t"), before).await.expect("trimmed");
+        if settle {
+            store.maintain(Millis(2_000)).await.expect("maintained");
+        }
+        let first = if before == 2 { 4 } else { before };
+        assert_eq!(seqs(&*store, "t").await, (first..=20).collect::<Vec<_>>());
+        let found = store.locate(&[id(u128::from(first) - 1), id(u128::from(first))]).await.expect("located");
+        assert!(found[0].is_none() && found[1].is_some(), "{found:?}");
+        let keys = [(first - 1).to_string(), first.to_string()];
+        let latest = store.latest_by_key(&topic("t"), &keys).await.expect("looked up");
+        assert!(latest[0].is_none() && latest[1].is_some());
+    }
+    let again = append(&*store, &[event("t").id(3), event("t").id(19)]).await;
+    assert_eq!((again[0].seq, again[0].duplicate), (21, false), "a removed id is free again");
+    assert_eq!((again[1].seq, again[1].duplicate), (19, true));
+}
+
+/// Seqs are never reused.
+pub async fn a_trim_may_take_everything_and_seqs_go_on(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    append(&*store, &vec![event("t"); 5]).await;
+    store.trim(&topic("t"), 1_000).await.expect("trimmed");
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    let info = store.info(&topic("t")).await.expect("known").expect("exists");
+    assert_eq!((info.events, info.first_seq, info.last_seq), (0, 6, 5));
+    assert_eq!(append(&*store, &[event("t")]).await[0].seq, 6);
+    assert_eq!(seqs(&*store, "t").await, [6]);
+    store.trim(&topic("unknown"), 5).await.expect("nothing to do");
+}
+
+async fn set(store: &dyn Store, retention: Retention, compaction: Option<Compaction>) {
+    let settings = TopicSettings { retention, compaction, ..TopicSettings::default() };
+    store.set_settings(&topic("t"), settings).await.expect("set");
+}
+
+/// A little more than the bound may stay, less never.
+pub async fn retention_keeps_what_it_must_and_drops_what_it_may(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    set(&*store, Retention { max_events: Some(40), ..Retention::default() }, None).await;
+    for _ in 0..20 {
+        append(&*store, &vec![event("t"); 10]).await;
+        store.maintain(Millis(2_000)).await.expect("maintained");
+    }
+    let left = seqs(&*store, "t").await;
+    assert!((40..=80).contains(&left.len()), "{} events are left of 200, 40 must be", left.len());
+    assert_eq!(left, (201 - left.len() as u64..=200).collect::<Vec<_>>());
+    let wire = store.info(&topic("t")).await.expect("known").expect("exists").bytes;
+    set(&*store, Retention { max_bytes: Some(wire / 4), ..Retention::default() }, None).await;
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    let bytes = store.info(&topic("t")).await.expect("known").expect("exists").bytes;
+    assert!(bytes < wire && bytes * 5 >= wire, "{bytes} bytes are left of {wire}, a quarter must be");
+}
+
+/// Not by the client's time.
+pub async fn retention_by_age_goes_by_the_time_of_append(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    let max_age = Some(Duration::from_secs(10));
+    set(&*store, Retention { max_age, ..Retention::default() }, None).await;
+    append(&*store, &vec![event("t").ts(900_000).appended(1_000); 5]).await;
+    store.maintain(Millis(11_000)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [1, 2, 3, 4, 5]);
+    append(&*store, &vec![event("t").ts(1).appended(12_000); 5]).await;
+    store.maintain(Millis(12_000)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [6, 7, 8, 9, 10]);
+}
+
+/// Superseded events go, seqs stay.
+pub async fn compaction_keeps_the_latest_of_each_key(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    set(&*store, Retention::default(), Some(Compaction::default())).await;
+    for round in 0..6_u128 {
+        let keyed = (0..5_u128).map(|n| event("t").key(n.to_string()).id(round * 10 + n + 1));
+        append(&*store, &keyed.collect::<Vec<_>>()).await;
+        if round % 2 == 0 {
+            store.maintain(Millis(2_000)).await.expect("maintained");
+        }
+    }
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [26, 27, 28, 29, 30]);
+    let info = store.info(&topic("t")).await.expect("known").expect("exists");
+    assert_eq!((info.events, info.first_seq, info.last_seq), (5, 26, 30));
+    assert_eq!(store.locate(&[id(1), id(51)]).await.expect("located").iter().flatten().count(), 1);
+    let keys: Vec<_> = (0..5).map(|n| n.to_string()).collect();
+    let latest = store.latest_by_key(&topic("t"), &keys).await.expect("looked up");
+    assert_eq!(latest.into_iter().flatten().map(|event| event.seq).collect::<Vec<_>>(), [26, 27, 28, 29, 30]);
+    append(&*store, &[event("t").key("2")]).await;
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [26, 27, 29, 30, 31]);
+    let holes = store.read(&topic("t"), 28, ReadMax::events(2)).await.expect("read");
+    assert_eq!(holes.iter().map(|event| event.seq).collect::<Vec<_>>(), [29, 30]);
+}
+
+/// They are nobody's earlier state.
+pub async fn compaction_keeps_events_without_a_key(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    set(&*store, Retention::default(), Some(Compaction::default())).await;
+    append(&*store, &[event("t"), event("t").key("a"), event("t"), event("t").key("a"), event("t")]).await;
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [1, 3, 4, 5]);
+}
+
+/// So that readers see that the key is gone.
+pub async fn a_tombstone_stays_for_its_grace_and_goes_then(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    let grace = Compaction { tombstone_grace: Duration::from_secs(10) };
+    set(&*store, Retention::default(), Some(grace)).await;
+    let tombstone = event("t").key("a").payload("null").appended(5_000);
+    append(&*store, &[event("t").key("a"), event("t").key("b"), tombstone]).await;
+    store.maintain(Millis(15_000)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [2, 3]);
+    let key = ["a".to_owned()];
+    assert!(store.latest_by_key(&topic("t"), &key).await.expect("looked up")[0].is_some());
+    store.maintain(Millis(15_001)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [2]);
+    assert!(store.latest_by_key(&topic("t"), &key).await.expect("looked up")[0].is_none());
+    append(&*store, &[event("t").key("a").ts(20_000)]).await;
+    assert_eq!(store.latest_by_key(&topic("t"), &key).await.expect("looked up")[0].as_ref().map(|e| e.seq), Some(4));
+}
+
+/// From memory, at once.
+pub async fn settings_are_the_defaults_until_they_are_set(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    assert_eq!(store.settings(&topic("t")), TopicSettings::default());
+    let settings = TopicSettings { partitions: 3, ..TopicSettings::default() };
+    store.set_settings(&topic("t"), settings.clone()).await.expect("set");
+    assert_eq!(store.settings(&topic("t")), settings);
+    assert_eq!(store.settings(&topic("other")), TopicSettings::default());
+}
