@@ -11,6 +11,7 @@ use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::Intake;
 use promethean_gateway::rejection::{method_not_allowed, not_found};
 use promethean_store::Store;
+use promethean_store::log::{Log, Options};
 use promethean_store::memory::Memory;
 
 use crate::bound::Serving;
@@ -21,11 +22,11 @@ use crate::exit::Failure;
 pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
     let store: Arc<dyn Store> = match &config.engine {
         Engine::Memory => Arc::new(Memory::new()),
-        Engine::Log { dir, .. } => {
-            return Err(Failure::failed(format!(
-                "{}: this build has no log engine yet; set PROMETHEAN_STORE=memory",
-                dir.display()
-            )));
+        Engine::Log { dir, sync } => {
+            let options = Options { sync: *sync, ..Options::new(dir) };
+            // Opening replays the journal: that may take a moment, and blocks.
+            let opened = tokio::task::spawn_blocking(move || Log::open(options)).await;
+            Arc::new(opened.map_err(Failure::failed)?.map_err(Failure::failed)?)
         }
         Engine::Mongo { .. } => {
             return Err(Failure::failed(

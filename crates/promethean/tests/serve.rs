@@ -178,3 +178,19 @@ fn with_auth_it_listens_everywhere_and_secrets_are_not_logged() {
     assert_eq!(code, Some(0));
     assert!(!said.contains("canary"), "{said}");
 }
+
+#[test]
+fn the_log_is_the_default_and_a_second_hub_on_its_directory_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = [("PROMETHEAN_STORE", ""), ("PROMETHEAN_DATA_DIR", dir.path().to_str().expect("text"))];
+    let hub = Hub::start(&data, &[]);
+    assert_eq!(hub.field("store"), "log");
+    let (code, said) = Process::spawn(&data, &[]).end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("in use by another process"), "{said}");
+    hub.signal(Signal::TERM);
+    assert_eq!(hub.end().0, Some(0));
+    let again = Hub::start(&data, &[]);
+    again.signal(Signal::TERM);
+    assert_eq!(again.end().0, Some(0), "the directory is free again");
+}

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use promethean_event::Topic;
 use promethean_gateway::EdgeConfig;
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
 use promethean_gateway::limits::Rate;
 use promethean_store::TopicSettings;
+use promethean_store::log::Sync;
 
 pub(crate) use layers::{Environment, File, Layers, Origin, Said};
 pub(crate) use setting::{SETTINGS, Setting};
@@ -46,14 +46,6 @@ pub(crate) enum Engine {
     Log { dir: PathBuf, sync: Sync },
     Memory,
     Mongo { url: Secret },
-}
-
-/// What `OK` means with the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sync {
-    Always,
-    Interval(Duration),
-    Never,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -251,7 +243,7 @@ fn engine(layers: &mut Layers, environment: Environment<'_>) -> Result<Engine, C
     let read = Reader(layers);
     match read.text("store").unwrap_or("log") {
         "log" => {
-            let sync = read.parsed("sync", sync)?;
+            let sync = read.parsed("sync", str::parse)?;
             let (dir, origin) = data_dir(read.text("data_dir"), environment)
                 .ok_or_else(|| ConfigError::new("data_dir", "there is no home directory: set PROMETHEAN_DATA_DIR"))?;
             if let Some(origin) = origin {
@@ -282,19 +274,6 @@ fn data_dir(said: Option<&str>, environment: Environment<'_>) -> Option<(PathBuf
     let data = path("XDG_DATA_HOME").filter(|dir| dir.is_absolute());
     let data = data.or_else(|| path("HOME").map(|home| home.join(Path::new(".local/share"))))?;
     Some((data.join("promethean"), Some(Origin::Default)))
-}
-
-fn sync(text: &str) -> Result<Sync, String> {
-    match text {
-        "always" => Ok(Sync::Always),
-        "never" => Ok(Sync::Never),
-        _ => match units::duration(text) {
-            Ok(interval) if (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&interval) => {
-                Ok(Sync::Interval(interval))
-            }
-            _ => Err(format!("{text:?} is neither always, never nor an interval from 1ms to 1h such as 100ms")),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Precedence, origins, refusals, and that the default file says the defaults.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use super::*;
 
