@@ -1,0 +1,70 @@
+# Two commands do everything on a fresh machine with Rust, Node and apt:
+#   make run    builds the hub with its dashboard and starts it on the embedded store
+#   make test   installs what the tests need, runs every check and test
+# The quick loop while developing: make check
+
+CARGO ?= cargo
+NPM   ?= npm
+ARGS  ?=
+
+.PHONY: help run build web test check lint unit e2e browser bench torture fuzz clean
+
+help: ## Shows the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: build ## Builds the hub and starts it (ARGS="--ws-port 0" passes flags on)
+	./target/release/promethean serve $(ARGS)
+
+build: web ## Builds the release binary with the dashboard inside
+	$(CARGO) build --release -p promethean
+
+web: dashboard/dist/index.html sdk/typescript/dist/sdk.js ## Builds the dashboard and the browser SDK
+
+sdk/typescript/node_modules: sdk/typescript/package-lock.json
+	cd sdk/typescript && $(NPM) ci --no-audit --no-fund --loglevel=error && touch node_modules
+
+sdk/typescript/dist/sdk.js: sdk/typescript/node_modules $(shell find sdk/typescript/src -type f 2>/dev/null)
+	cd sdk/typescript && $(NPM) run --silent build && touch dist/sdk.js
+
+dashboard/node_modules: dashboard/package-lock.json
+	cd dashboard && $(NPM) ci --no-audit --no-fund --loglevel=error && touch node_modules
+
+dashboard/dist/index.html: dashboard/node_modules sdk/typescript/dist/sdk.js $(shell find dashboard/src dashboard/index.html -type f 2>/dev/null)
+	cd dashboard && $(NPM) run --silent build && touch dist/index.html
+
+test: web lint unit browser ## Everything CI runs
+
+check: ## The quick loop: format, clippy, unit tests
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --workspace --lib
+
+lint: ## Format, clippy, documentation, all without warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+unit: ## All Rust tests, the end-to-end ones with the real binary included
+	$(CARGO) build --workspace --bins --examples
+	$(CARGO) test --workspace
+	scripts/run-examples.sh
+
+browser: web ## The SDK on Node and the dashboard in a real Chromium
+	scripts/install-chromium.sh
+	cd sdk/typescript && $(NPM) test --silent
+	cd dashboard && $(NPM) test --silent
+	scripts/browser-tests.sh
+
+bench: ## The bars of the issues, each beside its number
+	$(CARGO) run --release -p promethean-bench --bin bus
+	$(CARGO) run --release -p promethean-store --features suite --example bench_log
+
+torture: ## Crash tests for as long as SECONDS says, with printed seeds
+	$(CARGO) run --release -p promethean-store --features suite --example torture -- --seconds $(or $(SECONDS),600)
+
+fuzz: ## Each fuzz target for 60 seconds
+	scripts/fuzz.sh $(or $(SECONDS),60)
+
+clean: ## Removes what was built
+	$(CARGO) clean
+	rm -rf dashboard/dist dashboard/node_modules sdk/typescript/dist sdk/typescript/node_modules

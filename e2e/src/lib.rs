@@ -1,0 +1,11 @@
+//! The real binary from outside: starts it, speaks the contract's frames to it, kills it.
+//!
+//! Nothing here uses the crates of the hub: what these tests read is what any client would.
+
+mod http;
+mod hub;
+mod wire;
+
+pub use http::{Response, get, request};
+pub use hub::{Hub, Setup};
+pub use wire::Wire;

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs every example of the workspace that is meant to be run to its end. A failing one fails the tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+passed=0
+for example in embed heartbeat; do
+  echo "example $example"
+  cargo run --quiet -p promethean-bus --example "$example" >/dev/null
+  passed=$((passed + 1))
+done
+echo "$passed passed, 0 failed"
