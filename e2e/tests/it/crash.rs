@@ -122,7 +122,7 @@ async fn replay(hub: &Hub) -> Vec<Value> {
         let page = get(hub.http, &format!("/replay?topic=crash.load&{from}&limit=5000")).await;
         assert_eq!(page.status, 200, "{}", page.text());
         let mut page = page.json();
-        events.extend(page["events"].as_array_mut().expect("events").drain(..));
+        events.append(page["events"].as_array_mut().expect("events"));
         match page["next"].as_str() {
             Some(next) => after = next.to_owned(),
             None => return events,

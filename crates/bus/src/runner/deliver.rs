@@ -43,9 +43,7 @@ impl Runner {
             }
             Err(error) => {
                 tracing::error!(topic = %self.topic, group = %self.group, from, %error, "cannot read the topic");
-                // Looked at again with the next news of the topic or of a member.
-                dispatcher.on_read_failed();
-                tokio::time::sleep(super::SAVE_AGAIN).await;
+                self.read_again = Some(tokio::time::Instant::now() + super::TRY_AGAIN);
             }
         }
     }
@@ -71,8 +69,7 @@ impl Runner {
             Err(error) => {
                 tracing::error!(topic = %self.topic, group = %self.group, %error, "cannot read the snapshot");
                 self.snapshot = None;
-                dispatcher.on_read_failed();
-                tokio::time::sleep(super::SAVE_AGAIN).await;
+                self.read_again = Some(tokio::time::Instant::now() + super::TRY_AGAIN);
             }
         }
     }

@@ -28,8 +28,8 @@ use save::Saving;
 
 /// Most inputs taken before the dispatcher is asked again.
 const INPUTS_AT_ONCE: usize = 256;
-/// How long after a refused save the next one is tried.
-const SAVE_AGAIN: Duration = Duration::from_secs(1);
+/// How long after a refused save, or a read that failed, the next one is tried.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// The way to a runner. Unbounded by itself; every sender waits for its answer, so what is under way is bounded by
 /// the number of subscribers and what each may have pending.
@@ -48,6 +48,8 @@ pub(crate) struct Runner {
     wake: Arc<Notify>,
     snapshot: Option<Box<dyn KeySnapshot>>,
     saving: Saving,
+    /// A read failed: the dispatcher is told, and asks again, at this time.
+    read_again: Option<tokio::time::Instant>,
     commands: Vec<Command>,
     metrics: GroupObserver,
 }
@@ -79,6 +81,7 @@ impl Runner {
             wake: Arc::new(Notify::new()),
             snapshot: None,
             saving: Saving::default(),
+            read_again: None,
             commands: Vec::new(),
             metrics: GroupObserver::new(&core.metrics, topic, group),
         };
@@ -110,12 +113,19 @@ impl Runner {
             let room = self.dispatcher.as_ref().is_some_and(Dispatcher::has_room);
             let alarm = wake_at.map(|at| self.core.clock.instant(at));
             tokio::select! {
+                // A flood of inputs must not keep the answers of a save from going out.
                 biased;
+                saved = self.saving.done() => self.on_saved(saved)?,
                 input = self.inputs.recv() => match input {
                     Some(input) => self.take_inputs(input).await?,
                     None => return Ok(()),
                 },
-                saved = self.saving.done() => self.on_saved(saved)?,
+                () = sleep_until(self.read_again) => {
+                    self.read_again = None;
+                    if let Some(dispatcher) = &mut self.dispatcher {
+                        dispatcher.on_read_failed();
+                    }
+                }
                 () = self.wake.notified() => {}
                 // Without room there is nothing to do about news.
                 changed = self.tail.changed(), if room => {

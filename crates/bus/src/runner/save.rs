@@ -7,7 +7,7 @@ use std::sync::Arc;
 use promethean_store::{Error as StoreError, Result as StoreResult, Saved};
 use tokio::sync::oneshot;
 
-use super::{Fatal, Runner, SAVE_AGAIN};
+use super::{Fatal, Runner, TRY_AGAIN};
 use crate::{Code, Error};
 
 type Waiter = Box<dyn FnOnce(Result<(), Error>) + Send>;
@@ -111,7 +111,7 @@ impl Runner {
                 if let Some(dispatcher) = &mut self.dispatcher {
                     dispatcher.set_dirty();
                 }
-                self.saving.again = Some(tokio::time::Instant::now() + SAVE_AGAIN);
+                self.saving.again = Some(tokio::time::Instant::now() + TRY_AGAIN);
                 Ok(())
             }
             Some(Err(error)) => Err(Fatal(Error::group(&error))),

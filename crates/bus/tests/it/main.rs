@@ -1,5 +1,6 @@
 //! The bus from outside, on the memory engine.
 
+mod bad_input;
 mod common;
 mod delivery;
 mod fan_in;
