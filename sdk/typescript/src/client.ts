@@ -116,7 +116,7 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
     let timer: ReturnType<typeof setTimeout>;
     const late = new Promise<void>((resolve) => { timer = setTimeout(resolve, timeoutMs); });
     if (this.state === "open") await Promise.race([late, Promise.all(subs.map((sub) => (void sub.unsubscribe(), sub.closed)))]);
-    while (this._link.pending && this.state === "open" && Date.now() < until) await new Promise((resolve) => setTimeout(resolve, 5));
+    while (this._link.pending && this.state !== "idle" && Date.now() < until) await new Promise((resolve) => setTimeout(resolve, 5));
     clearTimeout(timer!);
     this._link.close();
   }
