@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The SDK against the real hub on Node, its Sibilant sugar, and everything in e2e/browser in a real Chromium.
+# Needs the page and the SDK built (make web); builds the hub with the page inside.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+install() { (cd "$1" && npm ci --no-audit --no-fund --loglevel=error); }
+cargo build --release -p promethean
+PROMETHEAN_BIN="${PROMETHEAN_BIN:-$PWD/target/release/promethean}"
+CHROMIUM="${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome)}"
+export PROMETHEAN_BIN CHROMIUM
+install sdk/typescript
+(cd sdk/typescript && npx vitest run test/scenarios.test.ts)
+install sdk/sibilant
+(cd sdk/sibilant && npm test --silent)
+install e2e/browser
+(cd e2e/browser && npm test --silent)
