@@ -35,6 +35,8 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   private _paused = false; // by the caller
   private _held = false; // by a full tail
   private _acks: Acks | undefined; // collecting
+  private _sent: Acks | undefined; // on their way
+  private _asking: Promise<void> | undefined; // the SUBSCRIBE on its way
   private _lastId: string | undefined;
   private _iterating = false;
   private _current: Delivery<T> | undefined;
@@ -84,6 +86,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     this._stopping = true;
     const waiting = this._queue.splice(0);
     for (const delivery of waiting) this._active.delete(delivery.event.id);
+    await this._asking; // what the hub is about to grant has to be given up, too
     if (this._live) await this._tell("PAUSE").catch(() => {});
     if (this._live && this.group && waiting.length)
       await this._call("NACK", { ids: waiting.map((d) => d.event.id), release: true }).catch(() => {});
@@ -129,7 +132,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   /** @internal */
   _up(): void {
     const frame = this._frame();
-    this._call("SUBSCRIBE", frame).then(
+    this._asking = this._call("SUBSCRIBE", frame).then(
       (answer) => {
         if (this._ended) return;
         this._live = true;
@@ -307,12 +310,16 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     const acks = this._acks;
     if (!acks || !this._live) return; // `_up` comes back to it
     this._acks = undefined;
+    this._sent = acks;
+    const answered = () => { if (this._sent === acks) this._sent = undefined; };
     this._call("ACK", acks._ids.length > 1 ? { ids: acks._ids } : { id: acks._ids[0] }).then(
       () => {
+        answered();
         for (const id of acks._ids) this._active.delete(id);
         acks._done();
       },
       (error: PromError) => {
+        answered();
         if (error.code === "disconnected" && !this._ended) {
           // Unanswered: once more on the next connection, together with what has come since.
           const since = this._acks as Acks | undefined;
@@ -374,7 +381,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   private async _drain(): Promise<void> {
     if (this._running) await new Promise<void>((resolve) => { this._idle = resolve; });
-    while (this._acks && this._live) await this._acks._result.catch(() => {});
+    for (let acks; this._live && (acks = this._acks ?? this._sent); ) await acks._result.catch(() => {});
     if (this._live) await this._call("UNSUBSCRIBE", {}).catch(() => {});
     this._finish();
   }

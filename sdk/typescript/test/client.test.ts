@@ -273,6 +273,16 @@ describe("subscriptions", () => {
     await until("a new one takes over", () => group.done.size === 3);
   });
 
+  it("give up what the hub grants after they have ended", async () => {
+    const client = make();
+    await client.connect();
+    hub.intercept = async (frame) => { if (frame.op === "SUBSCRIBE") await sleep(50); };
+    const sub = client.subscribe("t", "g");
+    await sub.unsubscribe();
+    expect([ops("SUBSCRIBE").length, ops("UNSUBSCRIBE").length, hub.group("t", "g", 0).members.length]).toEqual([1, 1, 0]);
+    await client.subscribe("t", "g", () => {});
+  });
+
   it("end with the error when the hub refuses them, also later", async () => {
     const client = make({ backoffMs: [10, 20] });
     hub.intercept = (frame) => { if (frame.topic === "secret") throw new Refusal("forbidden", "not for you"); };
