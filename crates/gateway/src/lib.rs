@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod drain;
+pub mod http;
 mod hub;
 pub mod limits;
 pub mod listener;

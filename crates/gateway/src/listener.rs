@@ -8,7 +8,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
 use crate::drain::Draining;
+use crate::limits::{ConnectionQuota, Quotas};
 use crate::tls::Tls;
 
 /// Largest request head: request line and headers.
@@ -34,6 +35,17 @@ const MAX_HEADERS: usize = 128;
 /// The address of whoever sent a request: an extension of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
+
+/// The quota of the connection that a request came over: an extension of every request, made when it is first asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Quota(Arc<OnceLock<ConnectionQuota>>);
+
+impl Quota {
+    /// The quota, by the hub's rates.
+    pub fn of(&self, quotas: &Quotas) -> &ConnectionQuota {
+        self.0.get_or_init(|| quotas.connection())
+    }
+}
 
 /// How connections are taken in. Cheap to clone; clones share the slots.
 #[derive(Debug, Clone)]
@@ -161,8 +173,10 @@ async fn serve_connection(
         },
     };
     let stream = Stream { io, _slot: slot, _alive: alive.clone() };
+    let quota = Quota::default();
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(quota.clone());
         router.clone().call(request.map(Body::new))
     });
     let connection = hyper::server::conn::http1::Builder::new()

@@ -168,6 +168,22 @@ impl Policy {
         first.is_some_and(|rule| rule.effect == Effect::Allow)
     }
 
+    /// Whether somebody with this policy could subscribe to `topic` in some group or without one: whether an operator's
+    /// view may name it.
+    pub fn shows(&self, topic: &Topic) -> bool {
+        let Some(rules) = &self.rules else { return true };
+        let about = |rule: &&Rule| {
+            let reaches = |pattern: &TopicPattern| match rule.effect {
+                Effect::Allow => pattern.matches(topic),
+                Effect::Deny => pattern.covers(topic),
+            };
+            // A deny for some groups leaves the others.
+            let decides = rule.effect == Effect::Allow || rule.groups == Groups::Any;
+            decides && rule.action.is_none_or(|action| action == Action::Subscribe) && rule.topics.iter().any(reaches)
+        };
+        rules.iter().find(about).is_some_and(|rule| rule.effect == Effect::Allow)
+    }
+
     /// Whether a subscription to `selector` may be made. A topic is checked at once; a pattern is accepted however wide
     /// it is, and every topic that it matches has to pass [`allows`](Self::allows) before it is delivered or named.
     pub fn allows_selector(&self, action: Action, selector: &Selector, group: Option<&Group>) -> bool {

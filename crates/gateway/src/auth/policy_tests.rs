@@ -220,3 +220,18 @@ proptest! {
         let _ = (Policy::parse(&text), Policy::from_scopes(&[text]));
     }
 }
+
+#[test]
+fn a_topic_is_shown_to_whoever_could_subscribe_in_some_group() {
+    let policy = Policy::parse(
+        r#"{"rules":[{"effect":"deny","action":"subscribe","topics":["a.secret"]},
+            {"effect":"deny","action":"subscribe","topics":["a.*"],"groups":["x"]},
+            {"effect":"allow","action":"subscribe","topics":["a.*"],"groups":["g"]},
+            {"effect":"allow","action":"publish","topics":["p"]}]}"#,
+    )
+    .expect("a policy");
+    let shows = |name: &str| policy.shows(&Topic::parse(name).expect("a topic"));
+    assert!(shows("a.b") && !shows("a.secret") && !shows("p") && !shows("dlq.a.b"));
+    assert!(Policy::wide_open().shows(&Topic::parse("dlq.a").expect("a topic")));
+    assert!(!Policy::nothing().shows(&Topic::parse("a").expect("a topic")));
+}

@@ -1,0 +1,67 @@
+//! Reading a request's body: whole, but never more than its limit and not for ever.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use promethean_event::Code;
+
+use crate::rejection::Rejection;
+
+/// How long the next bytes may take.
+const NEXT: Duration = Duration::from_secs(10);
+/// How long all of it may take.
+const WHOLE: Duration = Duration::from_secs(120);
+
+/// The body, at most `most` bytes.
+///
+/// # Errors
+/// `too_large`; `bad_request` when it does not come.
+pub(crate) async fn read(body: Body, most: usize) -> Result<Bytes, Rejection> {
+    let declared = hyper::body::Body::size_hint(&body).lower();
+    if usize::try_from(declared).is_ok_and(|declared| declared > most) {
+        return Err(too_large(most));
+    }
+    match tokio::time::timeout(WHOLE, read_frames(body, most)).await {
+        Ok(read) => read,
+        Err(_) => Err(slow()),
+    }
+}
+
+async fn read_frames(mut body: Body, most: usize) -> Result<Bytes, Rejection> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    loop {
+        let frame = match tokio::time::timeout(NEXT, body.frame()).await {
+            Err(_) => return Err(slow()),
+            Ok(None) if rest.is_empty() => return Ok(first),
+            Ok(None) => return Ok(rest.freeze()),
+            Ok(Some(Err(error))) => {
+                return Err(Rejection::new(Code::BadRequest, format!("the body ended early: {error}")));
+            }
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len().max(rest.len()) + data.len() > most {
+            return Err(too_large(most));
+        }
+        if first.is_empty() && rest.is_empty() {
+            // Most bodies come in one piece, which is then not copied.
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&first);
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+}
+
+fn too_large(most: usize) -> Rejection {
+    Rejection::new(Code::TooLarge, format!("the body has more than {most} bytes; send less, or raise the limit"))
+}
+
+fn slow() -> Rejection {
+    Rejection::new(Code::BadRequest, "the body did not come in time")
+}

@@ -1,0 +1,52 @@
+//! Who sent a request: refused while the hub drains, over its connection's quota or with a bad token, in this order;
+//! so a handler that has a [`Caller`] may go on.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+use http::{HeaderMap, header};
+use promethean_event::Topic;
+
+use crate::Hub;
+use crate::auth::{Action, Identity};
+use crate::listener::Quota;
+use crate::rejection::Rejection;
+
+/// Who sent a request.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) identity: Identity,
+}
+
+impl FromRequestParts<Arc<Hub>> for Caller {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, hub: &Arc<Hub>) -> Result<Self, Rejection> {
+        if hub.drain.has_begun() {
+            return Err(Rejection::shutting_down());
+        }
+        if let Some(quota) = parts.extensions.get::<Quota>() {
+            quota.of(&hub.quotas).take(1)?;
+        }
+        let identity = hub.auth.authenticate(bearer(&parts.headers)).await?;
+        Ok(Self { identity })
+    }
+}
+
+impl Caller {
+    /// Checks that the policy allows `action` on `topic`, for subscribers without a group.
+    pub(crate) fn may(&self, action: Action, topic: &Topic) -> Result<(), Rejection> {
+        if self.identity.policy.allows(action, topic, None) {
+            return Ok(());
+        }
+        Err(Rejection::forbidden(action, topic.as_str()))
+    }
+}
+
+/// The token of `Authorization: Bearer`.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}

@@ -1,0 +1,171 @@
+//! `GET /events/{topic}`: Server-Sent Events, the ephemeral tail of a topic or pattern.
+//!
+//! `id` is the event's id, `data` its JSON on one line. The events of a snapshot start have no `id`: whoever loses the
+//! connection within it gets a whole snapshot again, not a part. Nothing is buffered here: a client that does not read
+//! is read for no further.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use http::{HeaderMap, header};
+use promethean_bus::{Given, Inbox, Membership, Request};
+use promethean_event::{Code, EventId, From, Millis, Selector, SubscribeOptions, json};
+use tokio::time::{Instant, sleep_until};
+
+use super::publish::text_of;
+use super::{Caller, Query};
+use crate::Hub;
+use crate::auth::{Action, Identity};
+use crate::drain::Draining;
+use crate::rejection::Rejection;
+
+/// How much is sent at a time.
+const EVENTS_AT_ONCE: usize = 500;
+const BYTES_AT_ONCE: usize = 256 * 1024;
+
+struct Tail {
+    hub: Arc<Hub>,
+    inbox: Inbox,
+    /// The subscription lives as long as this.
+    _membership: Membership,
+    draining: Draining,
+    /// When the token ends.
+    deadline: Option<Instant>,
+    first: Option<Vec<u8>>,
+    ended: bool,
+}
+
+/// Streams events from now on, or from where the request says.
+pub(super) async fn events(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    path: Result<Path<String>, PathRejection>,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Rejection> {
+    let selector = Selector::parse(&text_of(path)?)?;
+    if !caller.identity.policy.allows_selector(Action::Subscribe, &selector, None) {
+        return Err(Rejection::forbidden(Action::Subscribe, selector.as_str()));
+    }
+    let from = query.from(From::Latest)?;
+    let mut first = b"retry: 1000\n: promethean\n\n".to_vec();
+    let inbox = Inbox::new();
+    let last =
+        headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().trim()).filter(|id| !id.is_empty());
+    let resumed = match last.map(EventId::parse) {
+        None => Some(subscribe(&hub, &caller.identity, &selector, from, &inbox).await?),
+        Some(Err(_)) => None,
+        Some(Ok(id)) => match subscribe(&hub, &caller.identity, &selector, From::AfterId(id), &inbox).await {
+            Err(rejection) if rejection.code == Code::UnknownId => None,
+            resumed => Some(resumed?),
+        },
+    };
+    let membership = match resumed {
+        Some(membership) => membership,
+        None => {
+            first.extend_from_slice(b": the Last-Event-ID is unknown here; this starts at the live end\n\n");
+            subscribe(&hub, &caller.identity, &selector, From::Latest, &inbox).await?
+        }
+    };
+    let left = caller.identity.deadline().map(|deadline| deadline.since(Millis::now()));
+    let tail = Tail {
+        inbox,
+        _membership: membership,
+        draining: hub.drain.watch(),
+        deadline: left.map(|left| Instant::now() + left),
+        first: Some(first),
+        ended: false,
+        hub,
+    };
+    let body = Body::from_stream(stream::unfold(tail, Tail::chunk));
+    let head = [
+        (header::CONTENT_TYPE.as_str(), "text/event-stream"),
+        (header::CACHE_CONTROL.as_str(), "no-cache"),
+        // Or a proxy holds events back.
+        ("x-accel-buffering", "no"),
+    ];
+    Ok((head, body).into_response())
+}
+
+async fn subscribe(
+    hub: &Hub,
+    identity: &Identity,
+    selector: &Selector,
+    from: From,
+    inbox: &Inbox,
+) -> Result<Membership, Rejection> {
+    let policy = Arc::clone(&identity.policy);
+    let gate: promethean_bus::TopicGate = Arc::new(move |topic| policy.allows(Action::Subscribe, topic, None));
+    let options = SubscribeOptions { from, ..SubscribeOptions::default() };
+    let (membership, _) =
+        hub.bus.attach(Request { topic: selector.clone(), group: None, options, gate: Some(gate) }, inbox).await?;
+    Ok(membership)
+}
+
+impl Tail {
+    /// The next piece; none at the end.
+    async fn chunk(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        if self.ended {
+            return None;
+        }
+        let out = match self.first.take() {
+            Some(first) => first,
+            None => self.next().await,
+        };
+        Some((Ok(out.into()), self))
+    }
+
+    async fn next(&mut self) -> Vec<u8> {
+        let mut given = Vec::new();
+        loop {
+            self.inbox.take(EVENTS_AT_ONCE, BYTES_AT_ONCE, self.hub.bus.now(), &mut given);
+            if !given.is_empty() {
+                return text(&given);
+            }
+            if let Some((_, error)) = self.inbox.take_ended().pop() {
+                return self.end(&format!("{}: {}", error.code, error.message));
+            }
+            let keep_alive = Instant::now() + self.hub.config.ping_every;
+            let alarm = self.deadline.unwrap_or(keep_alive).min(keep_alive);
+            tokio::select! {
+                () = self.inbox.ready() => {}
+                () = self.draining.begun() => return self.end("shutting_down: connect again in a moment"),
+                () = sleep_until(alarm) => {
+                    if self.deadline == Some(alarm) {
+                        return self.end("token_expired: connect again with a new token");
+                    }
+                    return b": keep-alive\n\n".to_vec();
+                }
+            }
+        }
+    }
+
+    /// The last words: a comment that says why.
+    fn end(&mut self, why: &str) -> Vec<u8> {
+        self.ended = true;
+        format!(": {}\n\n", why.replace(['\r', '\n'], " ")).into_bytes()
+    }
+}
+
+fn text(given: &[Given]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut whole = Vec::new();
+    for one in given {
+        if !one.snapshot {
+            out.extend_from_slice(b"id: ");
+            out.extend_from_slice(one.event.id.encode(&mut [0; 36]).as_bytes());
+            out.push(b'\n');
+        }
+        whole.clear();
+        one.event.write(&mut whole);
+        out.extend_from_slice(b"data: ");
+        json::write_line(&mut out, &whole);
+        out.extend_from_slice(b"\n\n");
+    }
+    out
+}

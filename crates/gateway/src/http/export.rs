@@ -1,0 +1,88 @@
+//! `GET /export`: all events of a topic within a time, as a stream of constant memory.
+//!
+//! It ends where the topic ended when it began. A failure on the way breaks the connection off, so that a part is never
+//! taken for the whole.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use http::header;
+use promethean_event::{Event, Millis, Seq, Topic, json};
+use promethean_store::{ReadMax, Seek, Store};
+
+use super::replay::unreadable;
+use super::{Caller, Query};
+use crate::Hub;
+use crate::auth::Action;
+use crate::rejection::Rejection;
+
+/// How much is read and sent at a time.
+const AT_ONCE: ReadMax = ReadMax { events: 1_000, bytes: 256 * 1024 };
+
+struct Export {
+    store: Arc<dyn Store>,
+    topic: Topic,
+    next: Seq,
+    end: Seq,
+    from: Millis,
+    to: Millis,
+    ndjson: bool,
+    written: bool,
+    /// The closing bracket has been sent, or there is none to send.
+    closed: bool,
+}
+
+/// Streams the events. `toTs` is inclusive; a `ts` out of the log's order is found all the same.
+pub(super) async fn export(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
+    let topic = query.topic()?;
+    caller.may(Action::Subscribe, &topic)?;
+    let from = Millis(query.number("fromTs")?.unwrap_or(0));
+    let to = Millis(query.number("toTs")?.unwrap_or(u64::MAX));
+    let ndjson = query.flag("ndjson", true)?;
+    let store = Arc::clone(hub.bus.store());
+    let end = store.info(&topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
+    // Everything before it is older: the rest is looked at event by event.
+    let start = store.seek(&topic, Seek::Ts(from)).await.map_err(unreadable)?.unwrap_or_default();
+    let export = Export { store, topic, next: start.done + 1, end, from, to, ndjson, written: false, closed: false };
+    let body = Body::from_stream(stream::try_unfold(export, Export::chunk));
+    let content = if ndjson { "application/x-ndjson" } else { "application/json" };
+    Ok(([(header::CONTENT_TYPE, content), (header::CACHE_CONTROL, "no-store")], body).into_response())
+}
+
+impl Export {
+    /// The next piece; none at the end.
+    async fn chunk(mut self) -> Result<Option<(Bytes, Self)>, promethean_store::Error> {
+        let mut out = Vec::new();
+        while out.is_empty() && self.next <= self.end {
+            let events = self.store.read(&self.topic, self.next, AT_ONCE).await?;
+            self.next = events.last().map_or(self.end, |event| event.seq) + 1;
+            let (end, times) = (self.end, self.from..=self.to);
+            for event in events.iter().filter(|event| event.seq <= end && times.contains(&event.ts)) {
+                self.write(event, &mut out);
+            }
+        }
+        if out.is_empty() && !self.closed {
+            self.closed = true;
+            if !self.ndjson {
+                out.extend_from_slice(if self.written { b"\n]\n" } else { b"[]\n" });
+            }
+        }
+        Ok(if out.is_empty() { None } else { Some((out.into(), self)) })
+    }
+
+    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
+        if self.ndjson {
+            let mut whole = Vec::with_capacity(event.wire_len());
+            event.write(&mut whole);
+            json::write_line(out, &whole);
+            out.push(b'\n');
+        } else {
+            out.extend_from_slice(if self.written { b",\n" } else { b"[\n" });
+            event.write(out);
+        }
+        self.written = true;
+    }
+}

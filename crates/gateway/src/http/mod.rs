@@ -1,0 +1,166 @@
+//! The HTTP API: publish, replay, export, Server-Sent Events, health.
+//!
+//! A request's way: [`router`] (built from [`ROUTES`], which also is what `/openapi.json` shows) → [`Caller`] (drain,
+//! quota, token) → a handler → the bus or the store. What goes wrong is a [`Rejection`](crate::rejection::Rejection).
+//! Nothing a request asks for is held in memory whole, except what it publishes, which is bounded.
+
+mod answer;
+mod body;
+mod caller;
+mod cloud_event;
+mod drafts;
+mod events;
+mod export;
+mod health;
+mod openapi;
+mod publish;
+mod query;
+mod replay;
+mod rfc3339;
+mod route;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use http::Method;
+
+use crate::Hub;
+
+pub(crate) use answer::{json_body, json_text};
+pub(crate) use body::read as read_body;
+pub(crate) use caller::Caller;
+pub(crate) use health::{healthz, readyz};
+pub(crate) use openapi::document;
+pub(crate) use query::Query;
+pub(crate) use route::{Param, Route, build};
+
+/// The routes of the HTTP port.
+pub fn router(hub: Arc<Hub>) -> Router {
+    build(ROUTES, hub)
+}
+
+/// What `/openapi.json` of the HTTP port says.
+async fn openapi_json() -> axum::response::Response {
+    json_body(&document("Promethean HTTP API", ROUTES))
+}
+
+const TOPIC: Param = Param::required("topic", "The topic.");
+const TOPIC_IN_PATH: Param = Param::path("topic", "The topic.");
+const FROM: Param = Param::optional("from", "Where to start: earliest, latest, ts or afterId.");
+const TS: Param = Param::optional("ts", "For from=ts: epoch milliseconds.");
+const AFTER_ID: Param = Param::optional("afterId", "For from=afterId: the id of an event of the topic.");
+
+/// Every route of the HTTP port.
+pub(crate) static ROUTES: &[Route] = &[
+    Route {
+        method: Method::POST,
+        path: "/publish/{topic}",
+        about: "Publishes the body: JSON, NDJSON (one payload a line, all or none) or CloudEvents 1.0 (binary, \
+                structured, batch).",
+        params: &[
+            TOPIC_IN_PATH,
+            Param::optional("id", "The event's id, a UUID; the same id again is not stored again."),
+            Param::optional("key", "The event's key."),
+            Param::optional("ts", "The event's time, epoch milliseconds."),
+            Param::optional("sid", "The publisher's session."),
+            Param::many("tag", "A tag."),
+            Param::many("caused_by", "The id of an event that this one follows from."),
+            Param::header("Idempotency-Key", "The same as id."),
+        ],
+        body: &[
+            "application/json",
+            "application/x-ndjson",
+            "application/cloudevents+json",
+            "application/cloudevents-batch+json",
+        ],
+        content: "application/json",
+        schema: "Published",
+        errors: &[400, 401, 403, 409, 413, 429, 500, 503],
+        open: false,
+        handler: || post(publish::publish),
+    },
+    Route {
+        method: Method::GET,
+        path: "/replay",
+        about: "Events of a topic, page by page: next is the value for afterId, left out at the end.",
+        params: &[TOPIC, FROM, TS, AFTER_ID, Param::optional("limit", "Most events, 1 to 10,000; 100 if left out.")],
+        body: &[],
+        content: "application/json",
+        schema: "Replay",
+        errors: &[400, 401, 403, 404, 429, 503],
+        open: false,
+        handler: || get(replay::replay),
+    },
+    Route {
+        method: Method::GET,
+        path: "/export",
+        about: "Streams the events of a topic as NDJSON, or as a JSON array with ndjson=0.",
+        params: &[
+            TOPIC,
+            Param::optional("fromTs", "Only events with ts at or after it, epoch milliseconds."),
+            Param::optional("toTs", "Only events with ts at or before it, epoch milliseconds."),
+            Param::optional("ndjson", "1 (one event a line, the default) or 0 (a JSON array)."),
+        ],
+        body: &[],
+        content: "application/x-ndjson",
+        schema: "Event",
+        errors: &[400, 401, 403, 429, 503],
+        open: false,
+        handler: || get(export::export),
+    },
+    Route {
+        method: Method::GET,
+        path: "/events/{topic}",
+        about: "Server-Sent Events: the live tail of a topic or pattern; Last-Event-ID resumes.",
+        params: &[
+            TOPIC_IN_PATH,
+            Param::optional("from", "Where to start: latest (default), earliest, ts, afterId or snapshot."),
+            TS,
+            AFTER_ID,
+            Param::header("Last-Event-ID", "Resumes after this event; an unknown one starts at the live end."),
+        ],
+        body: &[],
+        content: "text/event-stream",
+        schema: "Event",
+        errors: &[400, 401, 403, 404, 429, 503],
+        open: false,
+        handler: || get(events::events),
+    },
+    Route {
+        method: Method::GET,
+        path: "/healthz",
+        about: "Whether the hub lives.",
+        params: &[],
+        body: &[],
+        content: "application/json",
+        schema: "Status",
+        errors: &[],
+        open: true,
+        handler: || get(healthz),
+    },
+    Route {
+        method: Method::GET,
+        path: "/readyz",
+        about: "Whether the hub takes requests: the store writes, tokens can be checked, it is not draining.",
+        params: &[],
+        body: &[],
+        content: "application/json",
+        schema: "Status",
+        errors: &[503],
+        open: true,
+        handler: || get(readyz),
+    },
+    Route {
+        method: Method::GET,
+        path: "/openapi.json",
+        about: "This document.",
+        params: &[],
+        body: &[],
+        content: "application/json",
+        schema: "",
+        errors: &[],
+        open: true,
+        handler: || get(openapi_json),
+    },
+];

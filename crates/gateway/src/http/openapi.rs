@@ -1,0 +1,107 @@
+//! The OpenAPI 3.1 document of a table of routes: what the router serves is what it says.
+
+use serde_json::{Map, Value, json};
+
+use super::Route;
+use super::route::Param;
+
+/// The document of `routes`.
+pub(crate) fn document<'r>(title: &str, routes: impl IntoIterator<Item = &'r Route>) -> Value {
+    let mut paths = Map::new();
+    for route in routes {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.as_str().to_ascii_lowercase()] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": title,
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "security": [{ "bearer": [] }, {}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "bearer": { "type": "http", "scheme": "bearer" } },
+            "schemas": schemas(),
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let mut responses = Map::new();
+    let schema = match route.schema {
+        "" => json!({}),
+        name => json!({ "$ref": format!("#/components/schemas/{name}") }),
+    };
+    responses.insert(
+        "200".to_owned(),
+        json!({ "description": "Done.", "content": { route.content: { "schema": schema } } }),
+    );
+    for status in route.errors {
+        let about = http::StatusCode::from_u16(*status).ok().and_then(|status| status.canonical_reason());
+        let schema = json!({ "$ref": "#/components/schemas/Error" });
+        responses.insert(
+            status.to_string(),
+            json!({ "description": about.unwrap_or("Refused"), "content": { "application/json": { "schema": schema } } }),
+        );
+    }
+    let mut operation = json!({
+        "summary": route.about,
+        "operationId": operation_id(route),
+        "parameters": route.params.iter().map(parameter).collect::<Vec<_>>(),
+        "responses": responses,
+    });
+    if !route.body.is_empty() {
+        let content: Map<String, Value> = route.body.iter().map(|kind| ((*kind).to_owned(), json!({}))).collect();
+        operation["requestBody"] = json!({ "required": true, "content": content });
+    }
+    if route.open {
+        operation["security"] = json!([]);
+    }
+    operation
+}
+
+/// `post_publish_topic` of `POST /publish/{topic}`.
+fn operation_id(route: &Route) -> String {
+    let words = route.path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let method = route.method.as_str().to_ascii_lowercase();
+    std::iter::once(method.as_str()).chain(words).collect::<Vec<_>>().join("_")
+}
+
+fn parameter(param: &Param) -> Value {
+    let schema = if param.repeats {
+        json!({ "type": "array", "items": { "type": "string" } })
+    } else {
+        json!({ "type": "string" })
+    };
+    json!({
+        "name": param.name, "in": param.place, "required": param.required, "description": param.about, "schema": schema,
+    })
+}
+
+fn schemas() -> Value {
+    let text = || json!({ "type": "string" });
+    let id = || json!({ "type": "string", "format": "uuid" });
+    let number = || json!({ "type": "integer", "minimum": 0 });
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    let event = || json!({ "$ref": "#/components/schemas/Event" });
+    let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required });
+    json!({
+        "Event": object(json!({
+            "id": id(), "seq": number(), "ts": number(), "topic": text(), "key": text(), "partition": number(),
+            "sid": text(), "headers": { "type": "object", "additionalProperties": { "type": "string" } },
+            "payload": {}, "caused_by": list(id()), "tags": list(text()),
+        }), &["id", "seq", "ts", "topic", "partition", "payload"]),
+        "Error": object(json!({ "error": text(), "code": text() }), &["error", "code"]),
+        "Status": object(json!({ "status": text() }), &["status"]),
+        "Published": { "oneOf": [
+            object(json!({ "id": id(), "seq": number(), "duplicate": { "type": "boolean" } }), &["id", "seq"]),
+            object(json!({ "ids": list(id()), "count": number() }), &["ids", "count"]),
+        ] },
+        "Replay": object(
+            json!({ "topic": text(), "count": number(), "events": list(event()), "next": id() }),
+            &["topic", "count", "events"],
+        ),
+    })
+}

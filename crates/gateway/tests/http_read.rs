@@ -1,0 +1,478 @@
+//! Replay, export, Server-Sent Events, health and the OpenAPI document over a real port.
+
+mod harness;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use harness::{Served, Setup, jwt, patient, token};
+use http::Method;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use promethean_event::{Draft, Millis, PublishOptions, Topic};
+use promethean_gateway::EdgeConfig;
+use promethean_gateway::http::router;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+async fn open_hub() -> Served {
+    Setup::default().start(router).await
+}
+
+fn ids(events: &Value) -> Vec<&str> {
+    events.as_array().expect("a list").iter().map(|event| event["id"].as_str().expect("an id")).collect()
+}
+
+async fn publish(hub: &Served, topic: &str, payload: &str, options: PublishOptions<'_>) -> String {
+    let payload = std::borrow::Cow::Owned(RawValue::from_string(payload.to_owned()).expect("JSON"));
+    let draft = Draft { topic: Topic::parse(topic).expect("a topic"), payload, options };
+    hub.hub.bus.publish(&draft).await.expect("published").id.to_string()
+}
+
+async fn at(hub: &Served, topic: &str, ts: u64) -> String {
+    publish(hub, topic, "1", PublishOptions { ts: Some(Millis(ts)), ..PublishOptions::default() }).await
+}
+
+#[tokio::test]
+async fn replay_goes_page_by_page_until_there_is_no_next() {
+    let hub = open_hub().await;
+    let published = hub.fill("a", 25).await;
+    let (mut path, mut seen, mut pages) = ("/replay?topic=a&limit=10".to_owned(), Vec::new(), 0);
+    loop {
+        let page = hub.get(&path).await.ok();
+        assert_eq!((&page["topic"], &page["count"]), (&json!("a"), &json!(ids(&page["events"]).len())));
+        seen.extend(ids(&page["events"]).into_iter().map(str::to_owned));
+        pages += 1;
+        match page.get("next") {
+            Some(next) => {
+                path = format!("/replay?topic=a&limit=10&from=afterId&afterId={}", next.as_str().expect("an id"))
+            }
+            None => break,
+        }
+    }
+    assert_eq!((seen, pages), (published, 3));
+    let exact = hub.get("/replay?topic=a&limit=25").await.ok();
+    assert_eq!((&exact["count"], exact.get("next")), (&json!(25), None), "the last page says that it is");
+}
+
+#[tokio::test]
+async fn replay_starts_where_it_is_told_to() {
+    let hub = open_hub().await;
+    let all = [at(&hub, "a", 10).await, at(&hub, "a", 20).await, at(&hub, "a", 5).await, at(&hub, "a", 30).await];
+    for (query, first) in [
+        ("", 0),
+        ("&from=earliest", 0),
+        ("&from=ts&ts=11", 1),
+        ("&ts=20", 1),
+        ("&from=ts&ts=25", 3),
+        ("&from=ts&ts=31", 4),
+        ("&from=latest", 4),
+    ] {
+        let page = hub.get(&format!("/replay?topic=a{query}")).await.ok();
+        assert_eq!(ids(&page["events"]), all[first..], "{query}");
+    }
+    let after = hub.get(&format!("/replay?topic=a&afterId={}", all[2].to_uppercase())).await.ok();
+    assert_eq!(ids(&after["events"]), all[3..]);
+    assert_eq!(hub.get("/replay?topic=unknown").await.ok(), json!({ "topic": "unknown", "count": 0, "events": [] }));
+}
+
+#[tokio::test]
+async fn a_page_of_large_events_is_cut_at_the_frame_limit() {
+    let edge = EdgeConfig { max_frame_bytes: 10_000, ..EdgeConfig::default() };
+    let hub = Setup { edge, ..Setup::default() }.start(router).await;
+    let payload = format!("\"{}\"", "x".repeat(4_000));
+    for _ in 0..5 {
+        publish(&hub, "a", &payload, PublishOptions::default()).await;
+    }
+    let mut count = 0;
+    let mut path = "/replay?topic=a".to_owned();
+    for _ in 0..5 {
+        let answer = hub.get(&path).await;
+        assert!(answer.body.len() < 20_000, "{} bytes", answer.body.len());
+        let page = answer.ok();
+        count += page["count"].as_u64().expect("a number");
+        match page.get("next") {
+            Some(next) => path = format!("/replay?topic=a&afterId={}", next.as_str().expect("an id")),
+            None => break,
+        }
+    }
+    assert_eq!(count, 5);
+}
+
+#[tokio::test]
+async fn bad_parameters_are_refused() {
+    let hub = open_hub().await;
+    hub.fill("a", 1).await;
+    let unknown = "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
+    for (path, status, code) in [
+        ("/replay", 400, "bad_request"),
+        ("/replay?topic=", 400, "bad_request"),
+        ("/replay?topic=a..b", 400, "bad_topic"),
+        ("/replay?topic=a.*", 400, "bad_topic"),
+        ("/replay?topic=a&from=sometime", 400, "bad_request"),
+        ("/replay?topic=a&from=snapshot", 400, "bad_request"),
+        ("/replay?topic=a&from=ts", 400, "bad_request"),
+        ("/replay?topic=a&from=afterId", 400, "bad_request"),
+        ("/replay?topic=a&from=afterId&afterId=7", 400, "bad_id"),
+        (&format!("/replay?topic=a&afterId={unknown}"), 404, "unknown_id"),
+        ("/replay?topic=a&limit=0", 400, "bad_request"),
+        ("/replay?topic=a&limit=10001", 400, "bad_request"),
+        ("/replay?topic=a&limit=many", 400, "bad_request"),
+        ("/export", 400, "bad_request"),
+        ("/export?topic=a%20b", 400, "bad_topic"),
+        ("/export?topic=a&fromTs=x", 400, "bad_request"),
+        ("/export?topic=a&toTs=1.5", 400, "bad_request"),
+        ("/export?topic=a&ndjson=2", 400, "bad_request"),
+        ("/events/a..b", 400, "bad_topic"),
+        ("/events/a*", 400, "bad_topic"),
+        ("/events/a?from=nowhere", 400, "bad_request"),
+        (&format!("/events/a?from=afterId&afterId={unknown}"), 404, "unknown_id"),
+    ] {
+        hub.get(path).await.refused(status, code);
+    }
+    assert_eq!(hub.get("/replay").await.json(), json!({ "error": "topic required", "code": "bad_request" }));
+}
+
+#[tokio::test]
+async fn unknown_routes_and_wrong_methods_are_json_errors() {
+    let hub = open_hub().await;
+    hub.get("/nowhere").await.refused(404, "bad_request");
+    hub.get("/publish").await.refused(404, "bad_request");
+    hub.get("/publish/a").await.refused(405, "bad_request");
+    hub.post("/replay?topic=a", "").await.refused(405, "bad_request");
+    hub.send(Method::DELETE, "/events/a", &[], "").await.refused(405, "bad_request");
+}
+
+#[tokio::test]
+async fn reading_needs_subscribe_on_the_topic() {
+    let hub = Setup::with_jwt().start(router).await;
+    let (reader, writer) = (token(&["subscribe:a.*"]), token(&["publish:**"]));
+    for path in ["/replay?topic=a.b", "/export?topic=a.b", "/events/a.b"] {
+        hub.get(path).await.refused(401, "no_token");
+        hub.get_as(&writer, path).await.refused(403, "forbidden");
+        hub.get_as(&reader, &path.replace("a.b", "secret")).await.refused(403, "forbidden");
+        hub.get_as(&reader, &path.replace("a.b", "dlq.a.b")).await.refused(403, "forbidden");
+    }
+    hub.get_as(&reader, "/replay?topic=a.b").await.ok();
+    assert_eq!(hub.get_as(&reader, "/export?topic=a.b").await.status, 200);
+    for path in ["/healthz", "/readyz", "/openapi.json"] {
+        hub.get(path).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn an_export_is_one_event_a_line_with_payloads_on_one_line() {
+    let hub = open_hub().await;
+    publish(&hub, "a", "{\n \"a\":\r\n [1,\t2],\"b\":\"x\\ny\"}", PublishOptions::default()).await;
+    publish(&hub, "a", "2", PublishOptions::default()).await;
+    let answer = hub.get("/export?topic=a").await;
+    assert_eq!(answer.header("content-type"), "application/x-ndjson");
+    let lines: Vec<&str> = answer.text().lines().collect();
+    assert_eq!(lines.len(), 2);
+    assert!(lines[0].ends_with("\"payload\":{ \"a\": [1,\t2],\"b\":\"x\\ny\"}}"), "{}", lines[0]);
+    assert_eq!(hub.get("/export?topic=a&ndjson=1").await.body, answer.body);
+
+    let array = hub.get("/export?topic=a&ndjson=0").await;
+    assert_eq!(array.header("content-type"), "application/json");
+    assert_eq!(
+        array.ok(),
+        json!(lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect::<Vec<Value>>())
+    );
+    assert!(array.text().contains("{\n \"a\":\r\n [1,\t2]"), "bytes are kept where they may be");
+    assert_eq!(hub.get("/export?topic=none&ndjson=0").await.ok(), json!([]));
+    assert_eq!(hub.get("/export?topic=none").await.text(), "");
+}
+
+#[tokio::test]
+async fn an_export_finds_times_whatever_their_order_and_to_is_inclusive() {
+    let hub = open_hub().await;
+    for ts in [10, 30, 20, 5, 40, 15] {
+        at(&hub, "a", ts).await;
+    }
+    for (query, expected) in [
+        ("", vec![10, 30, 20, 5, 40, 15]),
+        ("&fromTs=15", vec![30, 20, 40, 15]),
+        ("&toTs=20", vec![10, 20, 5, 15]),
+        ("&fromTs=15&toTs=30", vec![30, 20, 15]),
+        ("&fromTs=41", vec![]),
+    ] {
+        let events = hub.get(&format!("/export?topic=a&ndjson=0{query}")).await.ok();
+        let times: Vec<u64> =
+            events.as_array().expect("a list").iter().filter_map(|event| event["ts"].as_u64()).collect();
+        assert_eq!(times, expected, "{query}");
+    }
+}
+
+/// Bytes of memory this process has now.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") * 1024
+}
+
+#[tokio::test]
+async fn an_export_of_many_events_takes_constant_memory() {
+    let hub = open_hub().await;
+    let (topic, payload) = (Topic::parse("a").expect("a topic"), format!("\"{}\"", "x".repeat(1_000)));
+    let payload = RawValue::from_string(payload).expect("JSON");
+    for _ in 0..8 {
+        let drafts = (0..10_000).map(|_| Draft::new(topic.clone(), std::borrow::Cow::Borrowed(&*payload)));
+        hub.hub.bus.publish_batch(drafts).await.expect("published");
+    }
+    let before = resident();
+    let mut answer = hub.open(Method::GET, "/export?topic=a", &[], "").await;
+    let (mut lines, mut most) = (0, 0);
+    while let Some(frame) = patient("a piece", answer.frame()).await {
+        let data = frame.expect("no error").into_data().expect("data");
+        lines += data.iter().filter(|byte| **byte == b'\n').count();
+        most = most.max(resident());
+    }
+    assert_eq!(lines, 80_000);
+    // The export has 90 MB. A part of it in memory at a time, and what the allocator keeps, is far below that.
+    assert!(most.saturating_sub(before) < 30_000_000, "grew by {} bytes", most.saturating_sub(before));
+}
+
+#[tokio::test]
+async fn an_export_ends_where_the_topic_ended_when_it_began() {
+    let hub = open_hub().await;
+    hub.fill("a", 3_000).await;
+    let mut answer = hub.open(Method::GET, "/export?topic=a", &[], "").await;
+    hub.fill("a", 50).await;
+    let body = patient("the export", answer.body_mut().collect()).await.expect("a body").to_bytes();
+    assert_eq!(body.iter().filter(|byte| **byte == b'\n').count(), 3_000);
+}
+
+/// Reads a stream of events piece by piece.
+struct Sse {
+    body: Incoming,
+    text: String,
+}
+
+impl Sse {
+    async fn open(hub: &Served, path: &str, headers: &[(&str, &str)]) -> Self {
+        let answer = hub.open(Method::GET, path, headers, Bytes::new()).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        let mut sse = Self { body: answer.into_body(), text: String::new() };
+        let first = sse.block().await.expect("a beginning");
+        assert!(first.starts_with("retry: "), "{first}");
+        sse
+    }
+
+    /// The next block; none at the end.
+    async fn block(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.text.find("\n\n") {
+                let rest = self.text.split_off(end + 2);
+                return Some(std::mem::replace(&mut self.text, rest));
+            }
+            let frame = patient("a piece of the stream", self.body.frame()).await?;
+            let data = frame.expect("no error").into_data().expect("data");
+            self.text.push_str(std::str::from_utf8(&data).expect("text"));
+        }
+    }
+
+    /// The next event: its `id` field and its JSON.
+    async fn event(&mut self) -> (Option<String>, Value) {
+        let block = loop {
+            let block = self.block().await.expect("the stream goes on");
+            if !block.starts_with(':') {
+                break block;
+            }
+        };
+        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        let data = serde_json::from_str(&field("data: ").expect("data")).expect("JSON");
+        (field("id: "), data)
+    }
+}
+
+#[tokio::test]
+async fn the_live_tail_begins_now_and_has_an_event_a_block() {
+    let hub = open_hub().await;
+    hub.fill("a", 3).await;
+    let mut sse = Sse::open(&hub, "/events/a", &[]).await;
+    let id =
+        publish(&hub, "a", "{\"a\":\n1}", PublishOptions { key: Some("k".into()), ..PublishOptions::default() }).await;
+    let (field, event) = sse.event().await;
+    assert_eq!((field.as_deref(), event["id"].as_str()), (Some(id.as_str()), Some(id.as_str())));
+    assert_eq!((&event["seq"], &event["key"], &event["payload"]), (&json!(4), &json!("k"), &json!({ "a": 1 })));
+}
+
+#[tokio::test]
+async fn last_event_id_resumes_without_a_gap_or_a_duplicate() {
+    let hub = open_hub().await;
+    let published = hub.fill("a", 5).await;
+    let mut sse = Sse::open(&hub, "/events/a?from=earliest", &[("last-event-id", &published[1])]).await;
+    let live = hub.fill("a", 1).await;
+    for expected in published[2..].iter().chain(&live) {
+        assert_eq!(sse.event().await.0.as_ref(), Some(expected));
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_last_event_id_starts_at_the_live_end_and_says_so() {
+    let hub = open_hub().await;
+    hub.fill("a", 5).await;
+    for unknown in ["0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d", "17"] {
+        let mut sse = Sse::open(&hub, "/events/a", &[("last-event-id", unknown)]).await;
+        let comment = sse.block().await.expect("a comment");
+        assert!(comment.starts_with(": ") && comment.contains("Last-Event-ID"), "{comment}");
+        let live = hub.fill("a", 1).await;
+        assert_eq!(sse.event().await.0.as_ref(), Some(&live[0]));
+    }
+}
+
+#[tokio::test]
+async fn the_tail_starts_where_the_query_says() {
+    let hub = open_hub().await;
+    let all = [at(&hub, "a", 10).await, at(&hub, "a", 20).await, at(&hub, "a", 30).await];
+    for (query, first) in [
+        ("from=earliest".to_owned(), 0),
+        ("from=ts&ts=15".to_owned(), 1),
+        (format!("from=afterId&afterId={}", all[1]), 2),
+    ] {
+        let mut sse = Sse::open(&hub, &format!("/events/a?{query}"), &[]).await;
+        for expected in &all[first..] {
+            assert_eq!(sse.event().await.0.as_ref(), Some(expected), "{query}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_start_has_every_live_key_and_then_what_comes() {
+    let hub = open_hub().await;
+    let keyed = |key: &'static str| PublishOptions { key: Some(key.into()), ..PublishOptions::default() };
+    for (key, payload) in [("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("c", "null")] {
+        publish(&hub, "s", payload, keyed(key)).await;
+    }
+    let mut sse = Sse::open(&hub, "/events/s?from=snapshot", &[]).await;
+    let live = publish(&hub, "s", "3", keyed("a")).await;
+    for (key, payload) in [("a", 2), ("b", 1)] {
+        let (id, event) = sse.event().await;
+        assert_eq!((&event["key"], &event["payload"]), (&json!(key), &json!(payload)));
+        assert_eq!(id, None, "a reconnect begins the snapshot again");
+    }
+    assert_eq!(sse.event().await.0, Some(live));
+}
+
+#[tokio::test]
+async fn a_pattern_is_tailed_over_the_topics_that_the_policy_allows() {
+    let hub = Setup::with_jwt().start(router).await;
+    let bearer = format!("Bearer {}", token(&["subscribe:a.b", "subscribe:a.c"]));
+    let mut sse = Sse::open(&hub, "/events/a.*", &[("authorization", &bearer)]).await;
+    for topic in ["a.secret", "a.b", "a.secret", "a.c"] {
+        hub.fill(topic, 1).await;
+    }
+    let mut topics = vec![sse.event().await.1["topic"].clone(), sse.event().await.1["topic"].clone()];
+    topics.sort_by_key(ToString::to_string);
+    assert_eq!(topics, ["a.b", "a.c"]);
+}
+
+#[tokio::test]
+async fn a_quiet_tail_is_kept_alive_by_comments() {
+    let edge = EdgeConfig { ping_every: Duration::from_millis(50), ..EdgeConfig::default() };
+    let hub = Setup { edge, ..Setup::default() }.start(router).await;
+    let mut sse = Sse::open(&hub, "/events/a", &[]).await;
+    for _ in 0..3 {
+        assert_eq!(sse.block().await.as_deref(), Some(": keep-alive\n\n"));
+    }
+    let live = hub.fill("a", 1).await;
+    assert_eq!(sse.event().await.0.as_ref(), Some(&live[0]));
+}
+
+#[tokio::test]
+async fn a_tail_ends_with_its_token() {
+    let hub = Setup::with_jwt().start(router).await;
+    // Within the leeway: good for one or two seconds more.
+    let claims = json!({ "exp": Millis::now().0 / 1000 - 3, "scopes": ["subscribe:**"] });
+    let bearer = format!("Bearer {}", jwt(&claims));
+    let mut sse = Sse::open(&hub, "/events/a", &[("authorization", &bearer)]).await;
+    let last = sse.block().await.expect("last words");
+    assert!(last.starts_with(": token_expired"), "{last}");
+    assert_eq!(sse.block().await, None);
+}
+
+#[tokio::test]
+async fn the_drain_ends_tails_and_refuses_requests() {
+    let hub = open_hub().await;
+    let mut sse = Sse::open(&hub, "/events/a", &[]).await;
+    let mut kept = hub.connect().await;
+    let ready = harness::request(Method::GET, "/readyz", &[], "");
+    assert_eq!(kept.send_request(ready).await.expect("an answer").status(), 200);
+    let drained = {
+        let drain = hub.hub.drain.clone();
+        hub.hub.drain.begin();
+        tokio::spawn(async move { drain.drained().await })
+    };
+    let last = sse.block().await.expect("last words");
+    assert!(last.starts_with(": shutting_down"), "{last}");
+    assert_eq!(sse.block().await, None);
+    drop(kept);
+    patient("the drain", drained).await.expect("drained");
+}
+
+#[tokio::test]
+async fn a_tail_whose_client_has_gone_is_gone_too() {
+    let edge = EdgeConfig { ping_every: Duration::from_millis(20), ..EdgeConfig::default() };
+    let hub = Setup { edge, ..Setup::default() }.start(router).await;
+    let sse = Sse::open(&hub, "/events/a", &[]).await;
+    assert!(Arc::strong_count(&hub.hub) > 2);
+    let with_tail = Arc::strong_count(&hub.hub);
+    drop(sse);
+    patient("the tail to end", async {
+        while Arc::strong_count(&hub.hub) >= with_tail {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn readiness_says_why_not() {
+    let hub = open_hub().await;
+    assert_eq!(hub.get("/healthz").await.ok(), json!({ "status": "ok" }));
+    assert_eq!(hub.get("/readyz").await.ok(), json!({ "status": "ready" }));
+    hub.hub.bus.store().close().await.expect("closed");
+    let message = hub.get("/readyz").await.refused(503, "publish_failed");
+    assert!(message.contains("store"), "{message}");
+    hub.get("/healthz").await.ok();
+
+    let mut setup = Setup::default();
+    // Nobody listens on the discard port of loopback.
+    setup.auth.jwks_url = Some("http://127.0.0.1:9/keys".to_owned());
+    let hub = setup.start(router).await;
+    hub.get("/readyz").await.refused(503, "jwt_invalid");
+}
+
+#[tokio::test]
+async fn the_openapi_document_has_every_route_and_every_route_answers() {
+    let hub = open_hub().await;
+    hub.fill("t", 1).await;
+    let document = hub.get("/openapi.json").await.ok();
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().expect("paths");
+    let mut listed: Vec<&str> = paths.keys().map(String::as_str).collect();
+    listed.sort_unstable();
+    let contract =
+        ["/events/{topic}", "/export", "/healthz", "/openapi.json", "/publish/{topic}", "/readyz", "/replay"];
+    assert_eq!(listed, contract);
+    for (path, operations) in paths {
+        for (method, operation) in operations.as_object().expect("operations") {
+            let method: Method = method.to_uppercase().parse().expect("a method");
+            let path = format!("{}?topic=t", path.replace("{topic}", "t"));
+            let answer = hub.open(method, &path, &[], "1").await;
+            assert_eq!(answer.status(), 200, "{path}");
+            let content = answer.headers()["content-type"].to_str().expect("text").to_owned();
+            assert!(operation["responses"]["200"]["content"].get(&content).is_some(), "{path}: {content}");
+            for parameter in operation["parameters"].as_array().expect("a list") {
+                assert!(parameter["name"].is_string() && parameter["in"].is_string(), "{parameter}");
+            }
+        }
+    }
+    let text = document.to_string();
+    for reference in text.split("#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().expect("a name");
+        assert!(document["components"]["schemas"].get(name).is_some(), "{name} is referred to and not there");
+    }
+}
