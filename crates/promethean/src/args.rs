@@ -34,6 +34,11 @@ pub(crate) enum Command {
     Health(HealthArgs),
     /// Check a data directory; exits 0 when it is sound, 1 when it is damaged.
     Doctor(DoctorArgs),
+    /// Put load on a running hub and measure it.
+    ///
+    /// Publishes to topics of its own (bench.…), every event acked. The progress bar goes to stderr, the result to
+    /// stdout.
+    Bench(BenchArgs),
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.
@@ -113,6 +118,70 @@ pub(crate) struct DoctorArgs {
     /// Copy everything that can still be read into a new directory.
     #[arg(long, value_name = "TO")]
     pub(crate) salvage: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum BenchMode {
+    /// How fast events are published.
+    Publish,
+    /// How fast events that are there are delivered and acked.
+    Subscribe,
+    /// Publish, deliver and ack at the same time.
+    E2e,
+    /// The time from publish to delivery at a fixed rate.
+    Latency,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// What to measure.
+    #[arg(value_enum, default_value = "e2e")]
+    pub(crate) mode: BenchMode,
+    /// The hub's WebSocket address.
+    #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:8090")]
+    pub(crate) server: String,
+    /// The token to authenticate with.
+    #[arg(long, value_name = "TOKEN", env = "PROMETHEAN_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// Publishers, each with a connection of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) clients: usize,
+    /// Groups, each with one consumer; every group gets every event.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) groups: usize,
+    /// Topics, published to in turn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) topics: usize,
+    /// Bytes of each payload.
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    pub(crate) payload: usize,
+    /// Events in each PUBLISH frame.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) batch: usize,
+    /// Events that a publisher sends before it waits for answers.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub(crate) window: usize,
+    /// Events that a consumer holds unacked (maxInFlight).
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub(crate) credit: usize,
+    /// How many events.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub(crate) events: u64,
+    /// For how long, instead of how many; latency runs 10s unless told.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) duration: Option<String>,
+    /// Events a second in latency mode.
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub(crate) rate: u64,
+    /// The result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Exit with 1 if fewer events a second go through.
+    #[arg(long, value_name = "N")]
+    pub(crate) min_rate: Option<f64>,
+    /// Exit with 1 if the p99 latency is above this many milliseconds.
+    #[arg(long, value_name = "MS")]
+    pub(crate) max_p99: Option<f64>,
 }
 
 /// One flag per setting, made from the table.

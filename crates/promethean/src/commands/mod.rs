@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod bench;
 mod completions;
 mod config;
 mod doctor;
@@ -21,6 +22,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Token(args) => token::run(args),
         Command::Health(args) => health::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => completions::run(shell),
     }
 }

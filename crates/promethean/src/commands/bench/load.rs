@@ -1,0 +1,228 @@
+//! The work: publishers with a window, consumers with a credit, every event acked.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::socket::{self, Receiver, Sender};
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) address: String,
+    pub(super) token: Option<String>,
+    pub(super) clients: usize,
+    pub(super) groups: usize,
+    pub(super) topics: usize,
+    /// Prefix of topics and groups, new in each run.
+    pub(super) name: String,
+    pub(super) payload: usize,
+    pub(super) batch: usize,
+    pub(super) window: usize,
+    pub(super) credit: usize,
+    pub(super) events: u64,
+    pub(super) duration: Option<Duration>,
+    /// Events a second over all publishers; 0: as fast as it goes.
+    pub(super) rate: u64,
+}
+
+/// What is counted while it runs.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) published: AtomicU64,
+    pub(super) acked: AtomicU64,
+    pub(super) stop: AtomicBool,
+}
+
+impl Plan {
+    pub(super) fn topic(&self, number: usize) -> String {
+        format!("bench.{}.{}", self.name, number % self.topics)
+    }
+
+    pub(super) fn group(&self, number: usize) -> String {
+        format!("{}-{}", self.name, number % self.groups)
+    }
+
+    /// How many of the events the publisher `number` sends.
+    fn share(&self, number: usize) -> u64 {
+        let (all, clients) = (self.events, self.clients as u64);
+        all / clients + u64::from((number as u64) < all % clients)
+    }
+}
+
+/// Publishes its share; returns when all of it is answered, or when it is told to stop.
+pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Instant) -> io::Result<()> {
+    let (mut sender, mut receiver) = socket::connect(&plan.address, plan.token.as_deref())?;
+    let share = if plan.duration.is_some() { u64::MAX } else { plan.share(number) };
+    let frames_window = (plan.window / plan.batch).max(1) as u64;
+    let fill = "x".repeat(plan.payload.saturating_sub(r#"{"t":1234567890123456,"fill":""}"#.len()));
+    let (mut sent, mut answered, mut unanswered, mut topic) = (0, 0, std::collections::VecDeque::new(), number);
+    let mut frame = Vec::new();
+    let every =
+        (plan.rate > 0).then(|| Duration::from_secs_f64(plan.clients as f64 * plan.batch as f64 / plan.rate as f64));
+    let mut due = Instant::now();
+    while answered < share {
+        let stopping = counts.stop.load(Relaxed);
+        if stopping && unanswered.is_empty() {
+            return Ok(());
+        }
+        while !stopping && sent < share && (unanswered.len() as u64) < frames_window && !sender.is_full() {
+            if let Some(every) = every {
+                pace(&mut due, every);
+            }
+            let now = (plan.batch as u64).min(share - sent);
+            frame.clear();
+            write_publish(&mut frame, &plan.topic(topic), now, &fill, started);
+            sender.push(&frame);
+            sent += now;
+            topic += plan.clients;
+            unanswered.push_back(now);
+            if every.is_some() {
+                break;
+            }
+        }
+        sender.flush()?;
+        let mut failed = None;
+        receiver.frames(|text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
+            (true, Some(events)) => {
+                answered += events;
+                counts.published.fetch_add(events, Relaxed);
+            }
+            _ => failed = Some(String::from_utf8_lossy(text).into_owned()),
+        })?;
+        if let Some(text) = failed {
+            return Err(io::Error::other(format!("a publish was refused: {text}")));
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the next moment of a steady rate; a late one does not make the next ones early.
+fn pace(due: &mut Instant, every: Duration) {
+    let now = Instant::now();
+    if *due > now {
+        std::thread::sleep(*due - now);
+    }
+    *due += every;
+    if *due + Duration::from_secs(1) < Instant::now() {
+        *due = Instant::now();
+    }
+}
+
+fn write_publish(out: &mut Vec<u8>, topic: &str, events: u64, fill: &str, started: Instant) {
+    use std::io::Write as _;
+    let now = started.elapsed().as_micros();
+    // Writing into a vector cannot fail.
+    let _ = if events == 1 {
+        write!(out, r#"{{"op":"PUBLISH","topic":"{topic}","payload":{{"t":{now:016},"fill":"{fill}"}}}}"#)
+    } else {
+        let _ = write!(out, r#"{{"op":"PUBLISH","topic":"{topic}","events":["#);
+        for index in 0..events {
+            let comma = if index > 0 { "," } else { "" };
+            let _ = write!(out, r#"{comma}{{"payload":{{"t":{now:016},"fill":"{fill}"}}}}"#);
+        }
+        write!(out, "]}}")
+    };
+}
+
+/// Consumes the topics of one group until it has acked `expect` events, or is told to stop and nothing comes.
+pub(super) fn consume(
+    plan: &Plan,
+    number: usize,
+    expect: u64,
+    counts: &Counts,
+    started: Instant,
+    ready: &std::sync::Barrier,
+) -> io::Result<Histogram<u64>> {
+    let mut latencies = Histogram::new(3).map_err(io::Error::other)?;
+    let opened = open(plan, number);
+    ready.wait();
+    let (mut sender, mut receiver) = opened?;
+    let group = plan.group(number);
+    // How many events each unanswered frame is about; the first ones are the subscribes.
+    let mut pending: std::collections::VecDeque<u64> = std::iter::repeat_n(0, plan.topics).collect();
+    let (mut seen, mut answered) = (0_u64, 0_u64);
+    while answered < expect {
+        let mut acks: Vec<(String, u64)> = Vec::new();
+        let mut failed = None;
+        receiver.frames(|text| {
+            if text.starts_with(br#"{"op":"OK""#) {
+                let events = pending.pop_front().unwrap_or(0);
+                answered += events;
+                counts.acked.fetch_add(events, Relaxed);
+            } else if text.starts_with(br#"{"op":"EVENT"#) {
+                let (topic, ids, events) = ids_of(text, |sent| {
+                    let now = started.elapsed().as_micros() as u64;
+                    latencies.saturating_record(now.saturating_sub(sent));
+                });
+                seen += events;
+                let ack = format!(r#"{{"op":"ACK","topic":"{topic}","group":"{group}","ids":[{ids}]}}"#);
+                acks.push((ack, events));
+            } else {
+                failed = Some(String::from_utf8_lossy(text).into_owned());
+            }
+        })?;
+        if let Some(text) = failed {
+            return Err(io::Error::other(format!("the hub says: {text}")));
+        }
+        for (ack, events) in acks {
+            sender.push(ack.as_bytes());
+            pending.push_back(events);
+        }
+        sender.flush()?;
+        if counts.stop.load(Relaxed) && answered == seen && answered >= counts.published.load(Relaxed) {
+            break;
+        }
+    }
+    Ok(latencies)
+}
+
+fn open(plan: &Plan, number: usize) -> io::Result<(Sender, Receiver)> {
+    let (mut sender, receiver) = socket::connect(&plan.address, plan.token.as_deref())?;
+    let group = plan.group(number);
+    for topic in 0..plan.topics {
+        let frame = format!(
+            r#"{{"op":"SUBSCRIBE","topic":"{}","group":"{group}","opts":{{"from":"earliest","maxInFlight":{},"batchSize":1000,"batch":true}}}}"#,
+            plan.topic(topic),
+            plan.credit
+        );
+        sender.push(frame.as_bytes());
+        sender.flush()?;
+    }
+    Ok((sender, receiver))
+}
+
+/// Of an `EVENT` or `EVENTS` frame: the subscription's topic, the ids as JSON, how many; each `t` goes to `sent`.
+fn ids_of(text: &[u8], mut sent: impl FnMut(u64)) -> (String, String, u64) {
+    let text = String::from_utf8_lossy(text);
+    let after = |mark: &str, from: usize| text[from..].find(mark).map(|at| from + at + mark.len());
+    let topic = after(r#""topic":""#, 0).map_or("", |at| text[at..].split('"').next().unwrap_or(""));
+    let (mut ids, mut events, mut at) = (String::new(), 0, 0);
+    while let Some(id) = after(r#""event":{"id":""#, at) {
+        if events > 0 {
+            ids.push(',');
+        }
+        ids.push('"');
+        ids.push_str(&text[id..id + 36]);
+        ids.push('"');
+        events += 1;
+        at = id + 36;
+        if let Some(t) = after(r#""payload":{"t":"#, at) {
+            sent(text[t..t + 16].parse().unwrap_or(0));
+            at = t + 16;
+        }
+    }
+    (topic.to_owned(), ids, events)
+}
+
+/// Stops everything after `duration`.
+pub(super) fn stop_after(duration: Duration, counts: &Arc<Counts>) {
+    let counts = Arc::clone(counts);
+    std::thread::spawn(move || {
+        std::thread::sleep(duration);
+        counts.stop.store(true, Relaxed);
+    });
+}

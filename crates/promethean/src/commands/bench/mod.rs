@@ -1,0 +1,225 @@
+//! `promethean bench`: a load generator for any hub.
+//!
+//! Publishers with a window of unanswered frames, consumers with a credit of unacked events, every event acked. Each
+//! client is a thread with a plain connection, so that the generator costs little beside the hub.
+
+mod load;
+mod socket;
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::args::{BenchArgs, BenchMode};
+use crate::config::duration;
+use crate::exit::{Exit, Failure};
+use load::{Counts, Plan};
+
+/// What came out.
+#[derive(Debug, Serialize)]
+struct Report {
+    mode: &'static str,
+    events: u64,
+    seconds: f64,
+    events_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency_ms: Option<Latency>,
+}
+
+/// Publish to delivery, in milliseconds.
+#[derive(Debug, Serialize)]
+struct Latency {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+}
+
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let plan = plan(args)?;
+    let report = match args.mode {
+        BenchMode::Publish => publish(&plan)?,
+        BenchMode::Subscribe => subscribe(&plan)?,
+        BenchMode::E2e => end_to_end(&plan, "e2e")?,
+        BenchMode::Latency => end_to_end(&plan, "latency")?,
+    };
+    print(&report, args.json)?;
+    check(&report, args)
+}
+
+fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
+    let address = args.server.strip_prefix("ws://").unwrap_or(&args.server).trim_end_matches('/').to_owned();
+    if address.contains("://") {
+        return Err(Failure::usage("--server: bench speaks ws:// only; a TLS end in front would be what is measured"));
+    }
+    let latency = args.mode == BenchMode::Latency;
+    let duration = args.duration.as_deref().map(duration).transpose();
+    let duration = duration.map_err(|error| Failure::usage(format!("--duration: {error}")))?;
+    let least = |name: &str, value: usize| {
+        if value == 0 { Err(Failure::usage(format!("--{name} must be at least 1"))) } else { Ok(value) }
+    };
+    Ok(Plan {
+        address,
+        token: args.token.clone(),
+        clients: least("clients", args.clients)?,
+        groups: least("groups", args.groups)?,
+        topics: least("topics", args.topics)?,
+        name: format!("{:x}-{:x}", std::process::id(), promethean_event::Millis::now().0),
+        payload: args.payload,
+        batch: least("batch", args.batch)?.min(10_000),
+        window: least("window", args.window)?,
+        credit: least("credit", args.credit)?.min(10_000),
+        events: args.events,
+        duration: duration.or(latency.then_some(Duration::from_secs(10))),
+        rate: if latency { args.rate.max(1) } else { 0 },
+    })
+}
+
+fn publish(plan: &Plan) -> Result<Report, Failure> {
+    let counts = Arc::new(Counts::default());
+    let started = Instant::now();
+    watch(plan, &counts, |counts| counts.published.load(Relaxed), || publishers(plan, &counts, started))?;
+    Ok(report("publish", counts.published.load(Relaxed), started.elapsed(), None))
+}
+
+/// Publishes first, then measures how fast everything is consumed.
+fn subscribe(plan: &Plan) -> Result<Report, Failure> {
+    let counts = Arc::new(Counts::default());
+    publishers(plan, &counts, Instant::now())?;
+    let started = Instant::now();
+    let consume = || consumers(plan, &counts, started, &Barrier::new(plan.groups)).map(drop);
+    watch(plan, &counts, |counts| counts.acked.load(Relaxed), consume)?;
+    Ok(report("subscribe", counts.acked.load(Relaxed), started.elapsed(), None))
+}
+
+fn end_to_end(plan: &Plan, mode: &'static str) -> Result<Report, Failure> {
+    let counts = Arc::new(Counts::default());
+    let ready = Barrier::new(plan.groups + 1);
+    let started = Instant::now();
+    let (mut latencies, mut elapsed) = (None, Duration::ZERO);
+    let work = || {
+        std::thread::scope(|scope| {
+            let consuming = scope.spawn(|| consumers(plan, &counts, started, &ready));
+            ready.wait();
+            let began = Instant::now();
+            publishers(plan, &counts, started)?;
+            counts.stop.store(true, Relaxed);
+            latencies = Some(consuming.join().map_err(|_| Failure::failed("a consumer panicked"))??);
+            elapsed = began.elapsed();
+            Ok(())
+        })
+    };
+    watch(plan, &counts, |counts| counts.acked.load(Relaxed), work)?;
+    Ok(report(mode, counts.acked.load(Relaxed), elapsed, latencies.as_ref().map(latency)))
+}
+
+fn publishers(plan: &Plan, counts: &Arc<Counts>, started: Instant) -> Result<(), Failure> {
+    if let Some(duration) = plan.duration {
+        load::stop_after(duration, counts);
+    }
+    std::thread::scope(|scope| {
+        let running: Vec<_> =
+            (0..plan.clients).map(|number| scope.spawn(move || load::publish(plan, number, counts, started))).collect();
+        running.into_iter().try_for_each(|thread| joined(plan, thread.join()))
+    })
+}
+
+fn consumers(plan: &Plan, counts: &Counts, started: Instant, ready: &Barrier) -> Result<Histogram<u64>, Failure> {
+    let expect = if plan.duration.is_some() { u64::MAX } else { plan.events };
+    std::thread::scope(|scope| {
+        let consume = |number| move || load::consume(plan, number, expect, counts, started, ready);
+        let running: Vec<_> = (0..plan.groups).map(|number| scope.spawn(consume(number))).collect();
+        let mut all = Histogram::new(3).map_err(Failure::failed)?;
+        for thread in running {
+            let one = joined(plan, thread.join())?;
+            all.add(one).map_err(Failure::failed)?;
+        }
+        Ok(all)
+    })
+}
+
+fn joined<T>(plan: &Plan, result: std::thread::Result<std::io::Result<T>>) -> Result<T, Failure> {
+    let result = result.map_err(|_| Failure::failed("a client of the load generator panicked"))?;
+    result.map_err(|error| match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => {
+            let message = format!(
+                "no hub answers at {}; start one with `promethean serve`, or name it with --server",
+                plan.address
+            );
+            Failure::new(Exit::Unreachable, message)
+        }
+        _ => Failure::failed(error),
+    })
+}
+
+/// Runs `work` with a progress bar on a terminal.
+fn watch(
+    plan: &Plan,
+    counts: &Arc<Counts>,
+    done: fn(&Counts) -> u64,
+    work: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let bar = match plan.duration {
+        Some(_) => ProgressBar::new_spinner(),
+        None => ProgressBar::new(plan.events * plan.groups as u64),
+    };
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} events, {per_sec}, {elapsed}");
+    if let (Ok(style), None) = (style, plan.duration) {
+        bar.set_style(style);
+    }
+    let (shown, counts) = (bar.clone(), Arc::clone(counts));
+    let ticker = std::thread::spawn(move || {
+        while !shown.is_finished() {
+            shown.set_position(done(&counts));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let result = work();
+    bar.finish_and_clear();
+    let _ = ticker.join();
+    result
+}
+
+fn report(mode: &'static str, events: u64, elapsed: Duration, latency_ms: Option<Latency>) -> Report {
+    let seconds = elapsed.as_secs_f64();
+    Report { mode, events, seconds, events_per_second: events as f64 / seconds.max(f64::EPSILON), latency_ms }
+}
+
+fn latency(histogram: &Histogram<u64>) -> Latency {
+    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1_000.0;
+    Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: histogram.max() as f64 / 1_000.0 }
+}
+
+fn print(report: &Report, json: bool) -> Result<(), Failure> {
+    if json {
+        println!("{}", serde_json::to_string(report).map_err(Failure::failed)?);
+        return Ok(());
+    }
+    println!(
+        "{}: {} events in {:.2} s, {:.0} events/s",
+        report.mode, report.events, report.seconds, report.events_per_second
+    );
+    if let Some(Latency { p50, p90, p99, p999, max }) = &report.latency_ms {
+        println!(
+            "latency, publish to delivery: p50 {p50:.2} ms, p90 {p90:.2}, p99 {p99:.2}, p99.9 {p999:.2}, max {max:.2}"
+        );
+    }
+    Ok(())
+}
+
+/// Fails when a threshold is missed.
+fn check(report: &Report, args: &BenchArgs) -> Result<(), Failure> {
+    if let Some(least) = args.min_rate.filter(|least| report.events_per_second < *least) {
+        return Err(Failure::failed(format!("{:.0} events/s is below --min-rate {least}", report.events_per_second)));
+    }
+    let p99 = report.latency_ms.as_ref().map_or(0.0, |latency| latency.p99);
+    if let Some(most) = args.max_p99.filter(|most| p99 > *most) {
+        return Err(Failure::failed(format!("p99 of {p99:.2} ms is above --max-p99 {most}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! A WebSocket connection with as little of its own as possible: the load generator must not be what is measured.
+//!
+//! Plain TCP, blocking, frames written many at a time. Only what the hub sends is understood: unfragmented text,
+//! pings, close.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Fixed: masking has to be done, being unpredictable helps nobody here.
+const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
+
+/// The sending side: collects frames, writes them with one call.
+pub(super) struct Sender {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// The receiving side.
+pub(super) struct Receiver {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// Connects to `host:port` and upgrades.
+pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender, Receiver)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let auth = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{auth}\r\n"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut receiver = Receiver { stream: stream.try_clone()?, buffer: vec![0; 256 * 1024], start: 0, end: 0 };
+    let head = loop {
+        let so_far = &receiver.buffer[..receiver.end];
+        if let Some(end) = so_far.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            break end + 4;
+        }
+        receiver.fill()?;
+    };
+    let status = String::from_utf8_lossy(&receiver.buffer[..head]).lines().next().unwrap_or_default().to_owned();
+    if !status.contains(" 101 ") {
+        return Err(io::Error::other(format!("the hub refuses the connection: {status}")));
+    }
+    receiver.start = head;
+    Ok((Sender { stream, buffer: Vec::with_capacity(256 * 1024) }, receiver))
+}
+
+impl Sender {
+    /// Adds a text frame.
+    pub(super) fn push(&mut self, text: &[u8]) {
+        let out = &mut self.buffer;
+        out.push(0x81);
+        match text.len() {
+            short @ ..=125 => out.push(0x80 | short as u8),
+            middle @ ..=0xffff => {
+                out.push(0x80 | 126);
+                out.extend_from_slice(&(middle as u16).to_be_bytes());
+            }
+            long => {
+                out.push(0x80 | 127);
+                out.extend_from_slice(&(long as u64).to_be_bytes());
+            }
+        }
+        out.extend_from_slice(&MASK);
+        let start = out.len();
+        out.extend_from_slice(text);
+        let (chunks, rest) = out[start..].as_chunks_mut::<8>();
+        let wide = u64::from_ne_bytes([MASK[0], MASK[1], MASK[2], MASK[3], MASK[0], MASK[1], MASK[2], MASK[3]]);
+        for chunk in chunks {
+            *chunk = (u64::from_ne_bytes(*chunk) ^ wide).to_ne_bytes();
+        }
+        for (byte, mask) in rest.iter_mut().zip(MASK.iter().cycle()) {
+            *byte ^= mask;
+        }
+    }
+
+    /// Whether so much is collected that it should be written.
+    pub(super) fn is_full(&self) -> bool {
+        self.buffer.len() >= 128 * 1024
+    }
+
+    /// Writes what was added.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if !self.buffer.is_empty() {
+            self.stream.write_all(&self.buffer)?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Receiver {
+    fn fill(&mut self) -> io::Result<()> {
+        if self.end == self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            if self.end == self.buffer.len() {
+                self.buffer.resize(self.buffer.len() * 2, 0);
+            }
+        }
+        match self.stream.read(&mut self.buffer[self.end..])? {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the hub closed the connection")),
+            count => {
+                self.end += count;
+                Ok(())
+            }
+        }
+    }
+
+    /// The bounds of the next frame's text that is here already.
+    fn ready(&mut self) -> io::Result<Option<(usize, usize)>> {
+        loop {
+            let bytes = &self.buffer[self.start..self.end];
+            let Some((&[first, second], after)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
+            let (header, length) = match second & 0x7f {
+                126 => match after.first_chunk::<2>() {
+                    Some(length) => (4, usize::from(u16::from_be_bytes(*length))),
+                    None => return Ok(None),
+                },
+                127 => match after.first_chunk::<8>() {
+                    Some(length) => (10, usize::try_from(u64::from_be_bytes(*length)).unwrap_or(usize::MAX)),
+                    None => return Ok(None),
+                },
+                short => (2, usize::from(short)),
+            };
+            if bytes.len() < header + length {
+                return Ok(None);
+            }
+            let start = self.start + header;
+            self.start = start + length;
+            match first & 0x0f {
+                0x1 => return Ok(Some((start, start + length))),
+                0x8 => {
+                    let code = self.buffer[start..start + length]
+                        .first_chunk::<2>()
+                        .map_or(0, |code| u16::from_be_bytes(*code));
+                    return Err(io::Error::other(format!("the hub closed the connection with {code}")));
+                }
+                // A ping is left unanswered: a run is shorter than the hub's patience.
+                _ => {}
+            }
+        }
+    }
+
+    /// Calls `each` for every frame that is here, after waiting for at least one.
+    pub(super) fn frames(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut any = false;
+        loop {
+            match self.ready()? {
+                Some((start, end)) => {
+                    each(&self.buffer[start..end]);
+                    any = true;
+                }
+                None if any => return Ok(()),
+                None => {
+                    if self.start == self.end {
+                        (self.start, self.end) = (0, 0);
+                    }
+                    self.fill()?;
+                }
+            }
+        }
+    }
+}
