@@ -8,12 +8,15 @@ use promethean_event::limits::{DEFAULT_EVENT_BYTES, DEFAULT_FRAME_BYTES};
 use crate::auth::Authenticator;
 use crate::drain::Drain;
 use crate::limits::Quotas;
+use crate::ws::Connections;
 
 /// The shared state of the edge. Put it into an `Arc`.
 #[derive(Debug)]
 pub struct Hub {
     /// Where events go and come from.
     pub bus: Bus,
+    /// The WebSockets that are open.
+    pub connections: Connections,
     /// From tokens to identities.
     pub auth: Authenticator,
     /// Per-connection and per-topic quotas.
@@ -45,6 +48,10 @@ pub struct EdgeConfig {
     pub ping_every: Duration,
     /// How long a WebSocket may stay without a pong.
     pub pong_deadline: Duration,
+    /// Most bytes that wait to be written to a WebSocket; at the bound it gets no more and is read no more.
+    pub max_outbound_bytes: usize,
+    /// How long a WebSocket may stay at that bound without taking a byte.
+    pub stall_deadline: Duration,
 }
 
 impl Default for EdgeConfig {
@@ -59,6 +66,8 @@ impl Default for EdgeConfig {
             auth_deadline: Duration::from_secs(10),
             ping_every: Duration::from_secs(20),
             pong_deadline: Duration::from_secs(60),
+            max_outbound_bytes: 1024 * 1024,
+            stall_deadline: Duration::from_secs(10),
         }
     }
 }

@@ -77,7 +77,9 @@ pub(crate) struct Decoder {
     expected: usize,
     /// The last read filled all the room it had: there is probably more.
     filled: bool,
+    /// Nothing more is read: the client said goodbye or broke the protocol.
     dead: bool,
+    said_goodbye: bool,
 }
 
 struct Header {
@@ -103,9 +105,15 @@ impl Decoder {
             expected: 0,
             filled: false,
             dead: false,
+            said_goodbye: false,
         };
         decoder.scan();
         decoder
+    }
+
+    /// Whether the client has said goodbye.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.said_goodbye
     }
 
     /// Whether a message is there.
@@ -237,7 +245,7 @@ impl Decoder {
             0x2 => Found::Binary,
             0x8 => {
                 check_close(payload)?;
-                self.dead = true;
+                (self.dead, self.said_goodbye) = (true, true);
                 Found::Close
             }
             0x9 => Found::Ping(start..end),

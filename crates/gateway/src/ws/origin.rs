@@ -1,0 +1,74 @@
+//! Which web pages may connect: a browser sends its page's origin and cannot lie about it.
+//!
+//! Without this check any page in a user's browser could speak to a hub on that user's machine or network.
+
+use http::{HeaderMap, header};
+
+/// Whether the request's origin may connect. Requests without one do not come from a web page.
+///
+/// With `open` (no auth) a page of "the hub's own host" must be at loopback or an IP address: a name could be an
+/// attacker's that was pointed at this machine, and no token would stop it.
+pub(super) fn is_allowed(headers: &HeaderMap, allowed: &[String], open: bool) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    let Ok(origin) = origin.to_str() else { return false };
+    let plain = |text: &str| text.trim_end_matches('/').to_ascii_lowercase();
+    if allowed.iter().any(|one| plain(one) == plain(origin)) {
+        return true;
+    }
+    let Some(host) = origin.split_once("://").map(|(_, rest)| host_of(rest)) else { return false };
+    if is_loopback(&host) {
+        return true;
+    }
+    let own = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(host_of);
+    own.is_some_and(|own| own == host) && (!open || host.parse::<std::net::IpAddr>().is_ok())
+}
+
+/// The host of `host[:port]`, without brackets, in lower case.
+fn host_of(authority: &str) -> String {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split([':', '/']).next().unwrap_or_default(),
+    };
+    host.to_ascii_lowercase()
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(origin: &str, host: &str, list: &[&str], open: bool) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ORIGIN, origin.parse().expect("a header"));
+        headers.insert(header::HOST, host.parse().expect("a header"));
+        let list: Vec<String> = list.iter().map(|&one| one.to_owned()).collect();
+        is_allowed(&headers, &list, open)
+    }
+
+    #[test]
+    fn a_page_of_the_hub_itself_of_loopback_or_of_the_list_may_connect() {
+        assert!(is_allowed(&HeaderMap::new(), &[], true), "not a browser");
+        assert!(allowed("https://hub.example", "hub.example:8090", &[], false));
+        assert!(allowed("https://hub.example:8082", "Hub.Example:8090", &[], false));
+        assert!(allowed("http://10.0.0.5:8082", "10.0.0.5:8090", &[], true));
+        assert!(allowed("http://[::1]:3000", "hub.example", &[], false));
+        assert!(allowed("http://localhost:3000", "127.0.0.1:8090", &[], true));
+        assert!(allowed("http://127.0.0.1", "hub.example", &[], false));
+        assert!(allowed("https://app.example", "hub.example", &["https://App.example/"], false));
+    }
+
+    #[test]
+    fn a_page_of_another_site_may_not() {
+        assert!(!allowed("https://evil.example", "hub.example", &["https://app.example"], false));
+        assert!(!allowed("null", "hub.example", &[], false));
+        assert!(!allowed("https://hub.example.evil.example", "hub.example", &[], false));
+        assert!(!allowed("http://localhost.evil.example", "hub.example", &[], false));
+        assert!(!allowed("http://app.example", "hub.example", &["https://app.example"], false));
+        assert!(!allowed("http://rebound.example:8090", "rebound.example:8090", &[], true), "DNS rebinding");
+    }
+}

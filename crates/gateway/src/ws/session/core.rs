@@ -1,0 +1,218 @@
+//! Everything of a session but the socket: what frames work on while they are borrowed from the decoder.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use parking_lot::RwLock;
+use promethean_bus::{Given, Inbox};
+use promethean_event::frame::{Corr, Op, write};
+use tokio::time::Instant;
+
+use super::Wire;
+use super::awaited::{Awaited, InForce};
+use super::deadlines::Deadlines;
+use super::names::Names;
+use super::publish::Publishes;
+use super::settle::Settles;
+use super::subscriptions::Subscriptions;
+use crate::Hub;
+use crate::auth::{Identity, Policy};
+use crate::limits::ConnectionQuota;
+use crate::rejection::Rejection;
+use crate::ws::codec::{Decoder, Outbox};
+use crate::ws::connections::Registered;
+
+/// The state of a session.
+pub(super) struct Core<'h> {
+    pub(super) hub: &'h Hub,
+    pub(super) registered: Registered<'h>,
+    pub(super) identity: Option<Identity>,
+    /// The policy in force, shared with the gates of pattern subscriptions.
+    pub(super) in_force: InForce,
+    pub(super) quota: ConnectionQuota,
+    /// `OK`s of frames without `corr` are left out.
+    pub(super) quiet: bool,
+    pub(super) names: Names,
+    pub(super) subscriptions: Subscriptions,
+    pub(super) inbox: Inbox,
+    /// Deliveries on their way into the outbox; empty between steps.
+    pub(super) given: Vec<Given>,
+    pub(super) publishes: Publishes<'h>,
+    pub(super) settles: Settles,
+    /// A frame whose answer the next frames have to wait for: `AUTH`, `SUBSCRIBE`.
+    pub(super) barrier: Option<BoxFuture<'h, Awaited>>,
+    pub(super) outbox: Outbox,
+    pub(super) deadlines: Deadlines,
+    /// The hub shuts down: nothing more is accepted.
+    pub(super) leaving: bool,
+}
+
+/// What made the session go on.
+pub(super) enum Step {
+    /// Something was read, written or answered.
+    Progress,
+    /// The frame that others wait for has its answer.
+    Awaited(Awaited),
+    /// A deadline may have passed.
+    Tick,
+    /// The hub shuts down.
+    Drain,
+    /// The client is gone.
+    Gone,
+}
+
+/// What to do after a frame.
+pub(super) enum Flow {
+    /// The next one.
+    Next,
+    /// This one again, when something else is done.
+    Hold,
+}
+
+impl<'h> Core<'h> {
+    pub(super) fn new(hub: &'h Hub, registered: Registered<'h>, inbox: Inbox, identity: Option<Identity>) -> Self {
+        let mut core = Self {
+            hub,
+            registered,
+            identity: None,
+            in_force: InForce::new(RwLock::new(Arc::new(Policy::nothing()))),
+            quota: hub.quotas.connection(),
+            quiet: false,
+            names: Names::default(),
+            subscriptions: Subscriptions::default(),
+            inbox,
+            given: Vec::new(),
+            publishes: Publishes::default(),
+            settles: Settles::default(),
+            barrier: None,
+            outbox: Outbox::default(),
+            deadlines: Deadlines::new(&hub.config, Instant::now()),
+            leaving: false,
+        };
+        if let Some(identity) = identity {
+            core.set_identity(identity);
+        }
+        core
+    }
+
+    /// Whether more frames may be taken in: at a bound the client has to wait.
+    pub(super) fn may_read(&self) -> bool {
+        self.barrier.is_none() && self.publishes.has_room() && self.settles.has_room() && self.may_deliver()
+    }
+
+    /// Whether there is room in the outbox.
+    pub(super) fn may_deliver(&self) -> bool {
+        self.outbox.len() < self.hub.config.max_outbound_bytes
+    }
+
+    /// Moves answers into the outbox, writes, reads: whatever goes without waiting.
+    pub(super) fn poll(&mut self, wire: &mut Wire, decoder: &mut Decoder, cx: &mut Context<'_>) -> Poll<Step> {
+        let mut progress = self.poll_answers(cx);
+        if let Some(barrier) = &mut self.barrier
+            && let Poll::Ready(awaited) = barrier.as_mut().poll(cx)
+        {
+            self.barrier = None;
+            return Poll::Ready(Step::Awaited(awaited));
+        }
+        if self.poll_write(wire, cx, &mut progress).is_err() {
+            return Poll::Ready(Step::Gone);
+        }
+        if !decoder.has_message() && self.may_read() {
+            match decoder.poll_fill(wire, cx) {
+                Poll::Ready(Ok(1..)) => {
+                    self.deadlines.on_read();
+                    progress = true;
+                }
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Step::Gone),
+                Poll::Pending => {}
+            }
+        }
+        if progress { Poll::Ready(Step::Progress) } else { Poll::Pending }
+    }
+
+    /// Puts the answers that are there into the outbox, while there is room; whether there was one.
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.may_deliver() {
+            return false;
+        }
+        let published = self.publishes.poll(cx, self.quiet, &mut self.outbox);
+        let settled = self.settles.poll(cx, self.quiet, &mut self.outbox);
+        published || settled
+    }
+
+    fn poll_write(&mut self, wire: &mut Wire, cx: &mut Context<'_>, progress: &mut bool) -> std::io::Result<()> {
+        if self.outbox.is_empty() {
+            return Ok(());
+        }
+        let full = !self.may_deliver();
+        let mut written = false;
+        let result = self.outbox.poll_write(wire, cx, &mut written);
+        self.registered.set_buffered(self.outbox.len());
+        if written || !full {
+            self.deadlines.on_unblocked();
+        }
+        match result {
+            Poll::Ready(result) => {
+                // There is room again for what had to wait.
+                *progress |= full;
+                result
+            }
+            Poll::Pending => {
+                if full {
+                    self.deadlines.on_blocked(Instant::now());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Ready when everything that was asked has its answer, and the answers are written.
+    pub(super) fn poll_last_answers(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(barrier) = &mut self.barrier
+                && let Poll::Ready(awaited) = barrier.as_mut().poll(cx)
+            {
+                self.barrier = None;
+                self.on_awaited(awaited);
+            }
+            let answered = self.poll_answers(cx);
+            let mut written = false;
+            let nothing_left = self.publishes.is_empty() && self.settles.is_empty() && self.barrier.is_none();
+            match self.outbox.poll_write(wire, cx, &mut written) {
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(())) if nothing_left => return Poll::Ready(()),
+                Poll::Ready(Ok(())) if answered || written => {}
+                Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Answers a frame of an immediate kind.
+    pub(super) fn ok(&mut self, corr: Option<&Corr>) {
+        if corr.is_some() || !self.quiet {
+            self.outbox.text(|out| write::ok(out, corr));
+        }
+    }
+
+    /// Refuses a frame, in its place among the answers of its kind.
+    pub(super) fn refuse(&mut self, op: Op, corr: Option<Corr>, rejection: Rejection) {
+        match op {
+            Op::Publish => self.publishes.refuse(corr, rejection, &self.hub.bus),
+            Op::Ack | Op::Nack | Op::Modack => self.settles.refuse(corr, rejection),
+            _ => self.error(corr.as_ref(), &rejection),
+        }
+    }
+
+    pub(super) fn error(&mut self, corr: Option<&Corr>, rejection: &Rejection) {
+        self.outbox.text(|out| write_rejection(out, corr, rejection));
+    }
+}
+
+/// An `ERR` with what a rejection says.
+pub(super) fn write_rejection(out: &mut Vec<u8>, corr: Option<&Corr>, rejection: &Rejection) {
+    let retry_after = rejection.retry_after_ms().map(Duration::from_millis);
+    let detail = write::ErrorDetail { retry_after, ..write::ErrorDetail::default() };
+    write::error(out, corr, rejection.code, &rejection.msg, detail);
+}

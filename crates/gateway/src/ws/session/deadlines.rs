@@ -1,0 +1,170 @@
+//! What has to happen by when on a connection. Pure: the time is an argument.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::EdgeConfig;
+use crate::auth::Identity;
+use crate::rejection::Close;
+
+/// The deadlines of one connection.
+#[derive(Debug)]
+pub(super) struct Deadlines {
+    ping_every: Duration,
+    pong_deadline: Duration,
+    stall_deadline: Duration,
+    /// Until when the client has to prove who it is; none when it has.
+    auth_by: Option<Instant>,
+    /// When the token runs out, by the clock at the time it was checked.
+    expires: Option<Instant>,
+    next_ping: Instant,
+    last_pong: Instant,
+    /// Since when the outbox is full and the client takes nothing.
+    blocked_since: Option<Instant>,
+    /// Something came since the last ping.
+    heard: bool,
+}
+
+/// What is due.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// The connection ends.
+    Close(Close),
+    /// The client is asked for a sign of life.
+    Ping {
+        /// Nothing came since the last one.
+        idle: bool,
+    },
+}
+
+impl Deadlines {
+    pub(super) fn new(config: &EdgeConfig, now: Instant) -> Self {
+        Self {
+            ping_every: config.ping_every,
+            pong_deadline: config.pong_deadline,
+            stall_deadline: config.stall_deadline,
+            auth_by: Some(now + config.auth_deadline),
+            expires: None,
+            next_ping: now + config.ping_every,
+            last_pong: now,
+            blocked_since: None,
+            heard: false,
+        }
+    }
+
+    /// The client has proved who it is.
+    pub(super) fn on_identity(&mut self, identity: &Identity, now: Instant, wall: promethean_event::Millis) {
+        self.auth_by = None;
+        self.expires = identity.deadline().map(|deadline| now + deadline.since(wall));
+    }
+
+    pub(super) fn on_pong(&mut self, now: Instant) {
+        self.last_pong = now;
+    }
+
+    pub(super) fn on_read(&mut self) {
+        self.heard = true;
+    }
+
+    /// The outbox is full and the client takes nothing.
+    pub(super) fn on_blocked(&mut self, now: Instant) {
+        self.blocked_since.get_or_insert(now);
+    }
+
+    pub(super) fn on_unblocked(&mut self) {
+        self.blocked_since = None;
+    }
+
+    /// When to look again at the latest.
+    pub(super) fn next(&self) -> Instant {
+        let blocked = self.blocked_since.map(|since| since + self.stall_deadline);
+        let all = [self.auth_by, self.expires, blocked, Some(self.last_pong + self.pong_deadline)];
+        all.into_iter().flatten().fold(self.next_ping, Instant::min)
+    }
+
+    /// What is due at `now`. `reading`: whether the hub reads, so that silence is the client's.
+    pub(super) fn due(&mut self, now: Instant, reading: bool) -> Option<Due> {
+        if self.auth_by.is_some_and(|by| now >= by) {
+            return Some(Due::Close(Close::Unauthorized));
+        }
+        if self.blocked_since.is_some_and(|since| now >= since + self.stall_deadline) {
+            return Some(Due::Close(Close::DoesNotRead));
+        }
+        if now >= self.last_pong + self.pong_deadline {
+            if reading {
+                return Some(Due::Close(Close::NoPong));
+            }
+            self.last_pong = now;
+        }
+        if self.expires.is_some_and(|expires| now >= expires) {
+            // The clock was set back meanwhile, or the token would have been found expired: look again in a while.
+            self.expires = Some(now + Duration::from_secs(1));
+        }
+        (now >= self.next_ping).then(|| {
+            self.next_ping = now + self.ping_every;
+            Due::Ping { idle: !std::mem::take(&mut self.heard) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use promethean_event::Millis;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn deadlines() -> (Deadlines, Instant) {
+        let now = Instant::now();
+        (Deadlines::new(&EdgeConfig::default(), now), now)
+    }
+
+    #[test]
+    fn who_does_not_authenticate_within_10_s_is_closed_with_4401() {
+        let (mut deadlines, start) = deadlines();
+        assert_eq!(deadlines.next(), start + 10 * SECOND);
+        assert_eq!(deadlines.due(start + 9 * SECOND, true), None);
+        assert_eq!(deadlines.due(start + 10 * SECOND, true), Some(Due::Close(Close::Unauthorized)));
+    }
+
+    #[test]
+    fn a_token_is_looked_at_when_it_runs_out() {
+        let (mut deadlines, start) = deadlines();
+        let identity = Identity { exp: Some(Millis(7_000)), ..Identity::wide_open() };
+        deadlines.on_identity(&identity, start, Millis(1_000));
+        assert_eq!(deadlines.next(), start + 11 * SECOND, "6 s and the leeway");
+    }
+
+    #[test]
+    fn pings_go_out_and_no_pong_for_60_s_is_4408() {
+        let (mut deadlines, start) = deadlines();
+        deadlines.on_identity(&Identity::wide_open(), start, Millis(0));
+        assert_eq!(deadlines.due(start + 20 * SECOND, true), Some(Due::Ping { idle: true }));
+        deadlines.on_read();
+        deadlines.on_pong(start + 21 * SECOND);
+        assert_eq!(deadlines.due(start + 40 * SECOND, true), Some(Due::Ping { idle: false }));
+        assert_eq!(deadlines.due(start + 60 * SECOND, true), Some(Due::Ping { idle: true }));
+        assert_eq!(deadlines.due(start + 81 * SECOND, true), Some(Due::Close(Close::NoPong)));
+    }
+
+    #[test]
+    fn silence_does_not_count_while_the_hub_does_not_read() {
+        let (mut deadlines, start) = deadlines();
+        deadlines.on_identity(&Identity::wide_open(), start, Millis(0));
+        assert_eq!(deadlines.due(start + 61 * SECOND, false), Some(Due::Ping { idle: true }));
+        assert_eq!(deadlines.due(start + 62 * SECOND, true), None);
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_for_10_s_is_4429() {
+        let (mut deadlines, start) = deadlines();
+        deadlines.on_identity(&Identity::wide_open(), start, Millis(0));
+        deadlines.on_blocked(start);
+        deadlines.on_blocked(start + 5 * SECOND);
+        assert_eq!(deadlines.next(), start + 10 * SECOND);
+        assert_eq!(deadlines.due(start + 10 * SECOND, false), Some(Due::Close(Close::DoesNotRead)));
+        deadlines.on_unblocked();
+        assert_eq!(deadlines.due(start + 10 * SECOND, false), None);
+    }
+}

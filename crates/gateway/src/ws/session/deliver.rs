@@ -1,0 +1,99 @@
+//! Deliveries from the inbox into the outbox: many events, one write.
+
+use std::time::Duration;
+
+use promethean_bus::Given;
+use promethean_event::Millis;
+use promethean_event::frame::write::{self, Context};
+
+use super::core::Core;
+use super::subscriptions::Subscription;
+use crate::rejection::Rejection;
+use crate::ws::codec::Outbox;
+
+/// Most events of one step: frames of the client get their turn in between.
+const EVENTS: usize = 1_024;
+/// About how large an `EVENTS` frame may get.
+const FRAME: usize = 256 * 1024;
+
+impl Core<'_> {
+    /// Moves what is there into the outbox, as far as there is room.
+    pub(super) fn deliver(&mut self) {
+        let room = self.hub.config.max_outbound_bytes.saturating_sub(self.outbox.len());
+        if room == 0 || self.inbox.is_empty() {
+            return;
+        }
+        let now = self.hub.bus.now();
+        let mut given = std::mem::take(&mut self.given);
+        self.inbox.take(EVENTS, room, now, &mut given);
+        let mut rest = given.as_slice();
+        while let Some(first) = rest.first() {
+            let run = rest.iter().take_while(|given| given.subscription == first.subscription).count();
+            let (these, others) = rest.split_at(run);
+            rest = others;
+            match self.subscriptions.get_mut(first.subscription) {
+                None => {}
+                Some(subscription) if subscription.paused => subscription.held.extend(these.iter().cloned()),
+                Some(subscription) => write_all(&mut self.outbox, subscription, these, now),
+            }
+        }
+        given.clear();
+        given.shrink_to(EVENTS);
+        self.given = given;
+        for (id, error) in self.inbox.take_ended() {
+            if let Some(about) = self.end_subscription(id) {
+                let topic = Some(&*about.topic);
+                let group = about.group.as_ref().map(promethean_event::Group::as_str);
+                let rejection = Rejection::new(error.code, format!("the subscription has ended: {}", error.message));
+                let detail = write::ErrorDetail { topic, group, ..write::ErrorDetail::default() };
+                self.outbox.text(|out| write::error(out, None, rejection.code, &rejection.msg, detail));
+            }
+        }
+    }
+
+    /// Goes on with what came while the subscription was paused.
+    pub(super) fn deliver_held(&mut self, id: promethean_bus::SubscriptionId) {
+        let now = self.hub.bus.now();
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
+            let held: Vec<Given> = subscription.held.drain(..).filter(|given| is_current(given, now)).collect();
+            write_all(&mut self.outbox, subscription, &held, now);
+        }
+    }
+}
+
+fn is_current(given: &Given, now: Millis) -> bool {
+    given.deadline == Millis(0) || given.deadline > now
+}
+
+fn context(given: &Given, now: Millis) -> Context {
+    Context {
+        attempt: given.attempt,
+        max_attempts: given.max_attempts,
+        deadline: if given.deadline == Millis(0) { Duration::ZERO } else { given.deadline.since(now) },
+        lease: given.lease,
+        snapshot: given.snapshot,
+    }
+}
+
+fn write_all(outbox: &mut Outbox, subscription: &Subscription, given: &[Given], now: Millis) {
+    if !subscription.about.batch {
+        for one in given {
+            outbox.text(|out| write::event(out, &subscription.head, &one.event, context(one, now)));
+        }
+        return;
+    }
+    let mut rest = given.iter().peekable();
+    while rest.peek().is_some() {
+        outbox.text(|out| {
+            let start = out.len();
+            write::begin_events(out, &subscription.head);
+            while let Some(one) = rest.next() {
+                write::next_event(out, &one.event, context(one, now));
+                if out.len() - start >= FRAME {
+                    break;
+                }
+            }
+            write::end_events(out);
+        });
+    }
+}

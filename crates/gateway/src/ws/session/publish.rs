@@ -1,0 +1,159 @@
+//! `PUBLISH` frames on their way: one commit a burst, answers in the order of the frames.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use promethean_bus::{Burst, Bus, Error, Published};
+use promethean_event::frame::{Corr, Item, write};
+use promethean_event::{Draft, Invalid, Topic};
+
+use super::core::write_rejection;
+use crate::rejection::Rejection;
+use crate::ws::codec::Outbox;
+
+/// Most bursts whose answers wait: while the store syncs one, the next are collected.
+const MOST: usize = 4;
+
+type Outcomes = Vec<Result<Vec<Published>, Error>>;
+
+/// What becomes of the publishes of a connection.
+#[derive(Default)]
+pub(super) struct Publishes<'h> {
+    /// The burst of the frames that are being read.
+    open: Option<(Burst<'h>, Vec<Slot>)>,
+    sent: VecDeque<Sent<'h>>,
+}
+
+/// A frame that waits for its answer.
+struct Slot {
+    corr: Option<Corr>,
+    kind: Kind,
+}
+
+enum Kind {
+    One,
+    Batch,
+    /// Not part of the burst: the answer is known.
+    Refused(Box<Rejection>),
+}
+
+struct Sent<'h> {
+    slots: Vec<Slot>,
+    state: State<'h>,
+}
+
+enum State<'h> {
+    Waiting(BoxFuture<'h, Outcomes>),
+    Done(Outcomes),
+}
+
+impl<'h> Publishes<'h> {
+    pub(super) fn has_room(&self) -> bool {
+        self.sent.len() < MOST
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_none() && self.sent.is_empty()
+    }
+
+    fn open(&mut self, bus: &'h Bus) -> &mut (Burst<'h>, Vec<Slot>) {
+        self.open.get_or_insert_with(|| (bus.burst(), Vec::new()))
+    }
+
+    /// Adds what a frame publishes.
+    ///
+    /// # Errors
+    /// What the contract refuses, with the field; nothing of the frame is added, and it has no slot yet.
+    pub(super) fn add(
+        &mut self,
+        topic: Topic,
+        item: Item<'_>,
+        corr: Option<&Corr>,
+        bus: &'h Bus,
+    ) -> Result<(), Invalid> {
+        let (burst, slots) = self.open(bus);
+        let kind = match item {
+            Item::One { payload, options } => {
+                burst.add(&Draft { topic, payload: Cow::Borrowed(payload), options }).map_err(named)?;
+                Kind::One
+            }
+            Item::Batch(items) => {
+                let drafts = items.into_iter().map(|(payload, options)| Draft {
+                    topic: topic.clone(),
+                    payload: Cow::Borrowed(payload),
+                    options,
+                });
+                burst.add_batch(drafts)?;
+                Kind::Batch
+            }
+        };
+        slots.push(Slot { corr: corr.cloned(), kind });
+        Ok(())
+    }
+
+    /// Refuses a frame in its place.
+    pub(super) fn refuse(&mut self, corr: Option<Corr>, rejection: Rejection, bus: &'h Bus) {
+        self.open(bus).1.push(Slot { corr, kind: Kind::Refused(Box::new(rejection)) });
+    }
+
+    /// Sends the burst to the bus.
+    pub(super) fn send(&mut self, bus: &'h Bus) {
+        if let Some((burst, slots)) = self.open.take() {
+            let empty = burst.is_empty();
+            let state = if empty { State::Done(Vec::new()) } else { State::Waiting(Box::pin(bus.commit(burst))) };
+            self.sent.push_back(Sent { slots, state });
+        }
+    }
+
+    /// Writes the answers that are there, in order; whether there was one.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, quiet: bool, outbox: &mut Outbox) -> bool {
+        for sent in &mut self.sent {
+            if let State::Waiting(waiting) = &mut sent.state
+                && let Poll::Ready(outcomes) = waiting.as_mut().poll(cx)
+            {
+                sent.state = State::Done(outcomes);
+            }
+        }
+        let mut answered = false;
+        while let Some(Sent { state: State::Done(_), .. }) = self.sent.front()
+            && let Some(Sent { state: State::Done(outcomes), slots }) = self.sent.pop_front()
+        {
+            answered = true;
+            let mut outcomes = outcomes.into_iter();
+            for Slot { corr, kind } in slots {
+                let corr = corr.as_ref();
+                let outcome = match &kind {
+                    Kind::Refused(rejection) => {
+                        outbox.text(|out| write_rejection(out, corr, rejection));
+                        continue;
+                    }
+                    Kind::One | Kind::Batch => outcomes.next().unwrap_or_else(|| Err(Error::shutting_down())),
+                };
+                match (outcome, kind) {
+                    (Err(error), _) => {
+                        let rejection = Rejection::new(error.code, error.message);
+                        outbox.text(|out| write_rejection(out, corr, &rejection));
+                    }
+                    (Ok(_), _) if quiet && corr.is_none() => {}
+                    (Ok(published), Kind::Batch) => {
+                        let places = published.iter().map(|one| (one.id, one.seq));
+                        outbox.text(|out| write::published_batch(out, corr, places));
+                    }
+                    (Ok(published), _) => {
+                        for Published { id, seq, duplicate } in published {
+                            outbox.text(|out| write::published(out, corr, id, seq, duplicate));
+                        }
+                    }
+                }
+            }
+        }
+        answered
+    }
+}
+
+/// The field as a single event's frame calls it.
+fn named(invalid: Invalid) -> Invalid {
+    if invalid.field == "payload" { invalid } else { invalid.within("opts.") }
+}

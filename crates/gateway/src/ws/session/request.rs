@@ -1,0 +1,164 @@
+//! What each client frame does.
+
+use promethean_bus::{Answer, SubscriptionId};
+use promethean_event::frame::{
+    Ack, Corr, Frame, Item, Modack, Nack, Named, Op, Publish, Request, Settled, Subscribe, decode,
+};
+use promethean_event::{Code, Group, Selector};
+
+use super::core::{Core, Flow};
+use crate::auth::Action;
+use crate::rejection::Rejection;
+
+impl Core<'_> {
+    /// Takes in one frame: it is answered now, or in its place later.
+    pub(super) fn on_frame(&mut self, text: &str) -> Flow {
+        let Frame { corr, op, request } = decode(text);
+        if op == Op::Subscribe && !self.publishes.is_empty() {
+            // A group that starts at `latest` starts after what this connection published before.
+            return Flow::Hold;
+        }
+        let limited = self.quota.take(1).err();
+        let request = match request {
+            Ok(request) => request,
+            Err(invalid) => {
+                self.refuse(op, corr, Rejection::from(invalid));
+                return Flow::Next;
+            }
+        };
+        if let Some(limited) = limited {
+            self.refuse(op, corr, Rejection::from(limited));
+        } else if self.leaving {
+            self.refuse(op, corr, Rejection::shutting_down());
+        } else if self.identity.is_none() && op != Op::Auth {
+            self.refuse(op, corr, Rejection::new(Code::Unauthorized, "send AUTH with a token first"));
+        } else {
+            self.on_request(op, request, corr);
+        }
+        Flow::Next
+    }
+
+    fn on_request(&mut self, op: Op, request: Request<'_>, corr: Option<Corr>) {
+        match request {
+            Request::Auth { token, quiet } => self.begin_auth(token.map(Into::into), quiet, corr),
+            Request::Ping => self.ok(corr.as_ref()),
+            Request::Publish(publish) => self.publish(publish, corr),
+            Request::Subscribe(subscribe) => self.subscribe(*subscribe, corr),
+            Request::Unsubscribe(named) => {
+                let found = self.find(&named);
+                self.with_found(op, corr, found, |core, id, corr| {
+                    core.end_subscription(id);
+                    core.ok(corr.as_ref());
+                });
+            }
+            Request::Pause(named) => {
+                let found = self.find(&named);
+                self.with_found(op, corr, found, |core, id, corr| core.pause(id, true, corr));
+            }
+            Request::Resume(named) => {
+                let found = self.find(&named);
+                self.with_found(op, corr, found, |core, id, corr| core.pause(id, false, corr));
+            }
+            Request::Ack(Ack { of, settled, lease }) => {
+                let found = self.find(&of);
+                self.with_found(op, corr, found, |core, id, corr| {
+                    let Some(subscription) = core.subscriptions.get_mut(id) else { return };
+                    match settled {
+                        Settled::Ids(ids) => core.settles.add(&subscription.membership, &ids, lease, Answer::Ack, corr),
+                        Settled::UpTo(id) => core.settles.add_up_to(&subscription.membership, id, lease, corr),
+                    }
+                });
+            }
+            Request::Nack(Nack { of, ids, lease, reason, delay, release }) => {
+                let found = self.find(&of);
+                let answer = Answer::Nack { reason: reason.map(Into::into), delay, release };
+                self.with_found(op, corr, found, |core, id, corr| {
+                    let Some(subscription) = core.subscriptions.get_mut(id) else { return };
+                    core.settles.add(&subscription.membership, &ids, lease, answer, corr);
+                });
+            }
+            Request::Modack(Modack { of, ids, lease, extend }) => {
+                let found = self.find(&of);
+                self.with_found(op, corr, found, |core, id, corr| {
+                    let Some(subscription) = core.subscriptions.get_mut(id) else { return };
+                    core.settles.add(&subscription.membership, &ids, lease, Answer::Extend { by: extend }, corr);
+                });
+            }
+        }
+    }
+
+    fn publish(&mut self, publish: Publish<'_>, corr: Option<Corr>) {
+        if let Err(rejection) = self.try_publish(publish, corr.as_ref()) {
+            self.refuse(Op::Publish, corr, rejection);
+        }
+    }
+
+    fn try_publish(&mut self, publish: Publish<'_>, corr: Option<&Corr>) -> Result<(), Rejection> {
+        let Publish { topic, events } = publish;
+        let Some(identity) = &self.identity else { return Ok(()) };
+        let (topic, allowed) = self.names.topic(&topic, &identity.policy)?;
+        if !allowed {
+            return Err(Rejection::forbidden(Action::Publish, topic.as_str()));
+        }
+        let count = match &events {
+            Item::One { .. } => 1,
+            Item::Batch(items) => items.len(),
+        };
+        self.hub.quotas.take_topic(&topic, count)?;
+        self.publishes.add(topic, events, corr, &self.hub.bus)?;
+        Ok(())
+    }
+
+    fn subscribe(&mut self, subscribe: Subscribe<'_>, corr: Option<Corr>) {
+        let group = subscribe.group.as_ref().map(Group::as_str);
+        let most = self.hub.config.max_subscriptions;
+        if self.subscriptions.find(&subscribe.topic, group).is_some() {
+            let message = "this connection has that subscription already; UNSUBSCRIBE first to change it";
+            self.refuse(Op::Subscribe, corr, Rejection::new(Code::AlreadySubscribed, message));
+        } else if self.subscriptions.len() >= most {
+            let message = format!(
+                "a connection may have at most {most} subscriptions (max_subscriptions); use a pattern or opts.topics"
+            );
+            self.refuse(Op::Subscribe, corr, Rejection::new(Code::BadRequest, message));
+        } else {
+            self.begin_subscribe(subscribe, corr);
+        }
+    }
+
+    fn pause(&mut self, id: SubscriptionId, paused: bool, corr: Option<Corr>) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
+            subscription.paused = paused;
+            subscription.membership.pause(paused);
+        }
+        self.ok(corr.as_ref());
+        if !paused {
+            self.deliver_held(id);
+        }
+    }
+
+    fn find(&mut self, named: &Named<'_>) -> Result<SubscriptionId, Rejection> {
+        let group = named.group.as_deref();
+        if let Some(id) = self.subscriptions.find(&named.topic, group) {
+            return Ok(id);
+        }
+        // A name that cannot be one is told so.
+        Selector::parse(&named.topic)?;
+        group.map(Group::parse).transpose()?;
+        let of_group = group.map_or_else(|| " without a group".to_owned(), |group| format!(" of the group {group}"));
+        let message = format!("this connection has no subscription to {}{of_group}; SUBSCRIBE first", named.topic);
+        Err(Rejection::new(Code::NotSubscribed, message))
+    }
+
+    fn with_found(
+        &mut self,
+        op: Op,
+        corr: Option<Corr>,
+        found: Result<SubscriptionId, Rejection>,
+        then: impl FnOnce(&mut Self, SubscriptionId, Option<Corr>),
+    ) {
+        match found {
+            Ok(id) => then(self, id, corr),
+            Err(rejection) => self.refuse(op, corr, rejection),
+        }
+    }
+}
