@@ -128,7 +128,7 @@ impl Inbox {
         for (owner, batch) in &mut queue.batches {
             if Arc::ptr_eq(owner, subscriber) {
                 let before = batch.len();
-                batch.retain(|given| expired_at.is_some_and(|now| given.deadline > now));
+                batch.retain(|given| expired_at.is_some_and(|now| given.deadline > now || given.deadline == Millis(0)));
                 subscriber.taken(before - batch.len());
             }
         }
