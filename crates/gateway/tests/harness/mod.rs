@@ -55,6 +55,7 @@ impl Setup {
         };
         let hub = Arc::new(Hub {
             bus: Bus::new(Arc::new(Memory::new()), options),
+            connections: Default::default(),
             auth: Authenticator::new(&self.auth).expect("a configuration"),
             quotas: self.quotas,
             config: self.edge,

@@ -87,7 +87,7 @@ fn write_all(outbox: &mut Outbox, subscription: &Subscription, given: &[Given], 
         outbox.text(|out| {
             let start = out.len();
             write::begin_events(out, &subscription.head);
-            while let Some(one) = rest.next() {
+            for one in rest.by_ref() {
                 write::next_event(out, &one.event, context(one, now));
                 if out.len() - start >= FRAME {
                     break;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use promethean_bus::{Burst, Bus, Error, Published};
+use promethean_bus::{Burst, Bus, Error, Placed, Published};
 use promethean_event::frame::{Corr, Item, write};
 use promethean_event::{Draft, Invalid, Topic};
 
@@ -16,7 +16,7 @@ use crate::ws::codec::Outbox;
 /// Most bursts whose answers wait: while the store syncs one, the next are collected.
 const MOST: usize = 4;
 
-type Outcomes = Vec<Result<Vec<Published>, Error>>;
+type Outcomes = Vec<Result<Placed, Error>>;
 
 /// What becomes of the publishes of a connection.
 #[derive(Default)]
@@ -142,7 +142,7 @@ impl<'h> Publishes<'h> {
                         outbox.text(|out| write::published_batch(out, corr, places));
                     }
                     (Ok(published), _) => {
-                        for Published { id, seq, duplicate } in published {
+                        for &Published { id, seq, duplicate } in published.iter() {
                             outbox.text(|out| write::published(out, corr, id, seq, duplicate));
                         }
                     }
