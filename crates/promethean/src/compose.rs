@@ -10,6 +10,7 @@ use promethean_gateway::drain::Drain;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::Intake;
 use promethean_gateway::rejection::{method_not_allowed, not_found};
+use promethean_gateway::ws::{self, Connections};
 use promethean_store::Store;
 use promethean_store::log::{Log, Options};
 use promethean_store::memory::Memory;
@@ -52,6 +53,7 @@ pub(crate) fn hub(config: &Config, store: Arc<dyn Store>) -> Result<Arc<Hub>, Fa
     let auth = Authenticator::new(&config.auth).map_err(Failure::usage)?;
     Ok(Arc::new(Hub {
         bus: Bus::new(store, options),
+        connections: Connections::default(),
         auth,
         quotas: Quotas::new(config.conn_rate, config.topic_rate),
         config: config.edge.clone(),
@@ -70,6 +72,10 @@ pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
 }
 
 /// What one listener answers.
-fn router(_hub: &Arc<Hub>, _serving: &Serving) -> Router {
-    Router::new().fallback(not_found).method_not_allowed_fallback(method_not_allowed)
+fn router(hub: &Arc<Hub>, serving: &Serving) -> Router {
+    if serving.ws && !serving.http && !serving.ops {
+        return ws::router(Arc::clone(hub));
+    }
+    let router = Router::new().fallback(not_found).method_not_allowed_fallback(method_not_allowed);
+    if serving.ws { ws::in_front_of(router, Arc::clone(hub)) } else { router }
 }
