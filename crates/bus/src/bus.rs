@@ -226,13 +226,27 @@ impl Bus {
         Ok(groups.into_iter().map(cursor).collect())
     }
 
-    /// How a group stands on a topic; `None`: it has no cursor there.
+    /// How a group stands on a topic, with what is unfinished; `None`: it has no cursor there.
     ///
     /// # Errors
     /// The store cannot be read.
     pub async fn group_status(&self, topic: &Topic, group: &Group) -> Result<Option<GroupStatus>, Error> {
-        let mut status: Option<GroupStatus> = self.core.ask(topic, group, Input::Status).await?;
-        if let Some(status) = status.as_mut().filter(|status| status.lag > 0 && status.unfinished.is_empty()) {
+        self.status(topic, group, true).await
+    }
+
+    /// How a group stands on a topic, without what is unfinished; `None`: it has no cursor there.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn group_outline(&self, topic: &Topic, group: &Group) -> Result<Option<GroupStatus>, Error> {
+        self.status(topic, group, false).await
+    }
+
+    async fn status(&self, topic: &Topic, group: &Group, unfinished: bool) -> Result<Option<GroupStatus>, Error> {
+        let ask = |reply| Input::Status { unfinished, reply };
+        let mut status: Option<GroupStatus> = self.core.ask(topic, group, ask).await?;
+        // Zero: nothing of it has been read yet.
+        if let Some(status) = status.as_mut().filter(|status| status.lag > 0 && status.lag_age.is_zero()) {
             status.lag_age = self.core.age_after(topic, status.cursor.seq).await?;
         }
         Ok(status)
@@ -246,7 +260,7 @@ impl Bus {
         let info = self.core.store.info(topic).await.map_err(|error| Error::group(&error))?;
         let tail = info.as_ref().and_then(|info| info.last).map(|(id, _)| id);
         if self.core.runner_of(topic, group).is_some()
-            && let Some(status) = self.group_status(topic, group).await?
+            && let Some(status) = self.group_outline(topic, group).await?
         {
             return Ok(Lag { cursor: Some(status.cursor), tail, events: status.lag, age: status.lag_age });
         }

@@ -46,7 +46,7 @@ pub use dispatcher::{Answer, Receipt};
 pub use error::Error;
 pub use handler::{Handling, Running};
 pub use inbox::{Given, Inbox, SubscriptionId};
-pub use redrive::Redriven;
+pub use redrive::{Letters, REDRIVE_GROUP, Redriven};
 pub use status::{GroupStatus, Holding, Lag, MemberStatus};
 pub use subscription::{Delivery, Membership, Subscription};
 pub use typed::{TypedDelivery, TypedSubscription, TypedTopic};

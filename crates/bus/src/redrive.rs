@@ -12,7 +12,7 @@ use crate::status::lag_of;
 use crate::{Bus, Error};
 
 /// The group whose cursor on a dead-letter topic says what has been sent back.
-const GROUP: &str = "promethean:redrive";
+pub const REDRIVE_GROUP: &str = "promethean:redrive";
 /// Letters sent back with one append.
 const AT_ONCE: usize = 500;
 
@@ -25,9 +25,32 @@ pub struct Redriven {
     pub remaining: u64,
 }
 
-/// Of a dead letter's payload, what goes back.
+/// Which letters to send back: those that fit everything that is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Letters {
+    /// Of this group.
+    pub group: Option<String>,
+    /// With this error.
+    pub err: Option<String>,
+    /// With one of these ids of the letters; empty: any.
+    pub ids: Vec<EventId>,
+}
+
+impl Letters {
+    fn fit(&self, id: EventId, letter: &Letter<'_>) -> bool {
+        (self.ids.is_empty() || self.ids.contains(&id))
+            && self.group.as_deref().is_none_or(|group| letter.group.as_deref() == Some(group))
+            && self.err.as_deref().is_none_or(|err| letter.err.as_deref() == Some(err))
+    }
+}
+
+/// Of a dead letter's payload, what goes back, and what letters are told apart by.
 #[derive(Deserialize)]
 struct Letter<'a> {
+    #[serde(borrow, default)]
+    group: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    err: Option<Cow<'a, str>>,
     #[serde(borrow)]
     original: Original<'a>,
 }
@@ -53,28 +76,61 @@ impl Bus {
     /// # Errors
     /// `publish_failed` or `ack_failed`: what was sent back stays so, the rest can be asked for again.
     pub async fn redrive(&self, topic: &Topic, limit: u64) -> Result<Redriven, Error> {
-        let (letters, group) = (topic.dead_letter(), Group::parse(GROUP)?);
+        self.redrive_only(topic, limit, &Letters::default()).await
+    }
+
+    /// As [`Bus::redrive`], but only letters that fit `wanted`; the others stay.
+    ///
+    /// # Errors
+    /// As [`Bus::redrive`].
+    pub async fn redrive_only(&self, topic: &Topic, limit: u64, wanted: &Letters) -> Result<Redriven, Error> {
+        let (letters, group) = (topic.dead_letter(), Group::parse(REDRIVE_GROUP)?);
         let store = Arc::clone(self.store());
         let loaded = store.load(&letters, &group).await.map_err(|error| Error::group(&error))?;
         let (mut state, mut version) = loaded.unwrap_or((GroupState::default(), 0));
-        let mut redriven = 0;
+        let (mut redriven, mut next) = (0, state.floor + 1);
         while redriven < limit {
             let most = usize::try_from(limit - redriven).unwrap_or(usize::MAX).min(AT_ONCE);
-            let batch = store.read(&letters, state.floor + 1, ReadMax::events(most)).await;
+            let batch = store.read(&letters, next, ReadMax::events(most)).await;
             let batch = batch.map_err(|error| Error::group(&error))?;
-            let Some(last) = batch.last() else { break };
+            if batch.is_empty() {
+                break;
+            }
+            let before = state.clone();
             let mut burst = self.burst();
             for letter in &batch {
-                match letter.payload_as::<Letter<'_>>() {
-                    Ok(parsed) => burst.add(&draft(topic, letter, parsed.original))?,
-                    // Somebody else's event on the dead-letter topic: not ours to send anywhere.
-                    Err(error) => tracing::warn!(topic = %letters, id = %letter.id, %error, "not a dead letter, left"),
+                if state.done.contains(letter.seq) {
+                    next = letter.seq + 1;
+                    continue;
                 }
+                let done = match letter.payload_as::<Letter<'_>>() {
+                    Ok(parsed) if !wanted.fit(letter.id, &parsed) => false,
+                    Ok(parsed) => {
+                        burst.add(&draft(topic, letter, parsed.original))?;
+                        true
+                    }
+                    // Somebody else's event on the dead-letter topic: not ours to send anywhere.
+                    Err(error) => {
+                        tracing::warn!(topic = %letters, id = %letter.id, %error, "not a dead letter, left");
+                        true
+                    }
+                };
+                // What lies before it and after the one before is gone from the log.
+                match done {
+                    true => state.done.insert(next, letter.seq, Some((letter.id, letter.ts))),
+                    false => state.done.insert(next, letter.seq - 1, None),
+                }
+                next = letter.seq + 1;
             }
             for answer in self.commit(burst).await {
                 redriven += answer?.len() as u64;
             }
-            state = GroupState { floor: last.seq, last: Some((last.id, last.ts)), ..state };
+            while let Some((last, mark)) = state.done.take_at(state.floor + 1) {
+                (state.floor, state.last) = (last, mark.or(state.last));
+            }
+            if state == before {
+                continue;
+            }
             match store.compare_and_set(&letters, &group, version, state.clone()).await {
                 Ok(Saved::Yes(now)) => version = now,
                 Ok(Saved::Conflict) => {

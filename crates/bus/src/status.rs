@@ -42,7 +42,13 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// Events held by members.
     pub in_flight: usize,
-    /// What is read and not done, at most the first 1,000.
+    /// Events that wait for their time to come back.
+    pub waiting: usize,
+    /// Deliveries before an event is dead-lettered; 0: no limit.
+    pub max_attempts: u32,
+    /// A filter passes events over.
+    pub filtered: bool,
+    /// What is read and not done, at most the first 1,000; none where they were not asked for.
     pub unfinished: Vec<Holding>,
     /// Counts since the group was loaded.
     pub counts: Counts,
@@ -55,6 +61,8 @@ pub struct MemberStatus {
     pub id: MemberId,
     /// Events it holds.
     pub in_flight: usize,
+    /// Most events it holds.
+    pub max_in_flight: usize,
     /// Deliveries to it are stopped.
     pub paused: bool,
 }
@@ -76,6 +84,9 @@ pub struct Holding {
     /// The lease's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
+    /// Since when it is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Millis>,
     /// When the lease or the wait ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Millis>,
@@ -83,14 +94,29 @@ pub struct Holding {
 
 impl std::convert::From<Unanswered> for Holding {
     fn from(one: Unanswered) -> Self {
-        let (state, member, lease, until) = match one.why {
-            Why::Held { member, lease, deadline } => ("held", Some(member), Some(lease), Some(deadline)),
-            Why::Ready => ("ready", None, None, None),
-            Why::Backoff { until } => ("backoff", None, None, Some(until)),
-            Why::BehindKey => ("behind_key", None, None, None),
-            Why::Dying => ("dying", None, None, None),
+        let plain = |state| Self {
+            seq: one.seq,
+            id: one.id,
+            attempts: one.attempts,
+            state,
+            member: None,
+            lease: None,
+            since: None,
+            until: None,
         };
-        Self { seq: one.seq, id: one.id, attempts: one.attempts, state, member, lease, until }
+        match one.why {
+            Why::Held { member, lease, deadline, since } => Self {
+                member: Some(member),
+                lease: Some(lease),
+                since: Some(since),
+                until: Some(deadline),
+                ..plain("held")
+            },
+            Why::Backoff { until } => Self { until: Some(until), ..plain("backoff") },
+            Why::Ready => plain("ready"),
+            Why::BehindKey => plain("behind_key"),
+            Why::Dying => plain("dying"),
+        }
     }
 }
 

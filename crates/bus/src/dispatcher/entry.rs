@@ -58,7 +58,7 @@ impl Entry {
     pub(super) fn shown(&self, seq: Seq) -> Unanswered {
         let why = match self.state {
             State::Ready => Why::Ready,
-            State::Held { member, lease, deadline, .. } => Why::Held { member, lease, deadline },
+            State::Held { member, lease, deadline, since } => Why::Held { member, lease, deadline, since },
             State::Waiting { due } => Why::Backoff { until: due },
             State::Blocked => Why::BehindKey,
             State::Dying => Why::Dying,

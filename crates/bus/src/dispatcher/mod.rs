@@ -340,9 +340,19 @@ impl Dispatcher {
         self.entries.iter().map(|(&seq, entry)| entry.shown(seq))
     }
 
-    /// The members: number, in flight, paused.
-    pub fn members(&self) -> impl Iterator<Item = (MemberId, usize, bool)> + '_ {
-        self.members.iter().map(|member| (member.id, member.in_flight, member.paused))
+    /// The members: number, in flight, most in flight, paused.
+    pub fn members(&self) -> impl Iterator<Item = (MemberId, usize, usize, bool)> + '_ {
+        self.members.iter().map(|member| (member.id, member.in_flight, member.options.max_in_flight, member.paused))
+    }
+
+    /// How many events wait for their time to come back.
+    pub fn waiting(&self) -> usize {
+        self.entries.values().filter(|entry| matches!(entry.state, State::Waiting { .. })).count()
+    }
+
+    /// Whether a filter passes events over.
+    pub fn is_filtered(&self) -> bool {
+        !self.policy.filter.is_empty()
     }
 
     /// How often the cursor was moved by hand.
@@ -421,6 +431,8 @@ pub enum Why {
         lease: u64,
         /// Until when.
         deadline: Millis,
+        /// Since when.
+        since: Millis,
     },
     /// It may go out: no member has room.
     Ready,

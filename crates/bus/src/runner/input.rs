@@ -28,8 +28,8 @@ pub(crate) enum Input {
     AckUpTo { id: EventId, lease: Option<u64>, reply: Reply<()> },
     /// Moves the group's place.
     Seek { to: From, reply: Reply<Cursor> },
-    /// How things stand.
-    Status(Reply<Option<GroupStatus>>),
+    /// How things stand, with or without what is unfinished.
+    Status { unfinished: bool, reply: Reply<Option<GroupStatus>> },
     /// The hub shuts down: gives leases back, saves, ends.
     Drain(oneshot::Sender<()>),
 }
@@ -56,9 +56,9 @@ impl Runner {
             Input::Answer { ids, answer, reply } => self.on_answer(ids, answer, reply).await,
             Input::AckUpTo { id, lease, reply } => self.on_ack_up_to(id, lease, reply).await,
             Input::Seek { to, reply } => self.on_seek(to, reply).await,
-            Input::Status(reply) => {
+            Input::Status { unfinished, reply } => {
                 let status = match self.load(None).await {
-                    Ok(_) => Ok(self.status()),
+                    Ok(_) => Ok(self.status(unfinished)),
                     Err(error) => Err(error),
                 };
                 let _ = reply.send(status);

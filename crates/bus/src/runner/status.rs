@@ -9,9 +9,15 @@ use crate::status::{GroupStatus, Holding, MemberStatus};
 const MOST_SHOWN: usize = 1_000;
 
 impl Runner {
-    pub(super) fn status(&self) -> Option<GroupStatus> {
+    pub(super) fn status(&self, unfinished: bool) -> Option<GroupStatus> {
         let dispatcher = self.dispatcher.as_ref()?;
-        let members = dispatcher.members().map(|(id, in_flight, paused)| MemberStatus { id, in_flight, paused });
+        let members = dispatcher.members().map(|(id, in_flight, max_in_flight, paused)| MemberStatus {
+            id,
+            in_flight,
+            max_in_flight,
+            paused,
+        });
+        let shown = if unfinished { MOST_SHOWN } else { 0 };
         Some(GroupStatus {
             topic: self.topic.clone(),
             group: self.group.clone(),
@@ -20,7 +26,10 @@ impl Runner {
             lag_age: dispatcher.oldest_read().map_or(Duration::ZERO, |(_, at)| self.core.wall().since(at)),
             members: members.collect(),
             in_flight: dispatcher.in_flight(),
-            unfinished: dispatcher.inspect().take(MOST_SHOWN).map(Holding::from).collect(),
+            waiting: dispatcher.waiting(),
+            max_attempts: dispatcher.max_attempts(),
+            filtered: dispatcher.is_filtered(),
+            unfinished: dispatcher.inspect().take(shown).map(Holding::from).collect(),
             counts: dispatcher.counts(),
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{bus, drain, earliest, group, next, nothing, publish, publish_keyed, subscribe, topic};
-use promethean_bus::{Code, Filter, From, Ordered, SubscribeOptions};
+use promethean_bus::{Code, EventId, Filter, From, Letters, Ordered, SubscribeOptions};
 use promethean_store::ReadMax;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -425,4 +425,34 @@ async fn a_redrive_sends_each_letter_back_once() {
     assert_eq!(first.event().payload(), "1");
     let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(1)).await.expect("readable");
     assert_eq!(first.event().fields().caused_by, [letters[0].id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redrive_of_some_letters_leaves_the_others_for_later() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+    for (n, err) in [(1, "odd"), (2, "even"), (3, "odd"), (4, "even"), (5, "odd")] {
+        publish(&bus, "t", n).await;
+        next(&mut events).await.nack(err).await.expect("nacked");
+    }
+    nothing(&mut events, SECOND).await;
+    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(10)).await.expect("readable");
+    let only = |group: Option<&str>, err: Option<&str>, ids: Vec<EventId>| Letters {
+        group: group.map(str::to_owned),
+        err: err.map(str::to_owned),
+        ids,
+    };
+    for (wanted, limit, expected) in [
+        (only(Some("other"), None, vec![]), 100, (0, 5)),
+        (only(Some("g"), Some("even"), vec![]), 1, (1, 4)),
+        (only(None, Some("even"), vec![]), 100, (1, 3)),
+        (only(None, Some("even"), vec![letters[4].id]), 100, (0, 3)),
+        (only(None, None, vec![letters[4].id, letters[1].id]), 100, (1, 2)),
+        (Letters::default(), 100, (2, 0)),
+    ] {
+        let done = bus.redrive_only(&topic("t"), limit, &wanted).await.expect("redriven");
+        assert_eq!((done.redriven, done.remaining), expected, "{wanted:?}");
+    }
+    let back = bus.store().read(&topic("t"), 6, ReadMax::events(10)).await.expect("readable");
+    assert_eq!(back.iter().map(|event| event.payload()).collect::<Vec<_>>(), ["2", "4", "5", "1", "3"]);
 }
