@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use promethean_bus::{Bus, BusOptions, Limits};
-use promethean_gateway::Hub;
 use promethean_gateway::auth::Authenticator;
 use promethean_gateway::drain::Drain;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::Intake;
 use promethean_gateway::rejection::{method_not_allowed, not_found};
-use promethean_gateway::ws::{self, Connections};
+use promethean_gateway::ws::Connections;
+use promethean_gateway::{Hub, http, ws};
 use promethean_store::Store;
 use promethean_store::log::{Log, Options};
 use promethean_store::memory::Memory;
@@ -76,6 +76,10 @@ fn router(hub: &Arc<Hub>, serving: &Serving) -> Router {
     if serving.ws && !serving.http && !serving.ops {
         return ws::router(Arc::clone(hub));
     }
-    let router = Router::new().fallback(not_found).method_not_allowed_fallback(method_not_allowed);
+    let router = if serving.http {
+        http::router(Arc::clone(hub))
+    } else {
+        Router::new().fallback(not_found).method_not_allowed_fallback(method_not_allowed)
+    };
     if serving.ws { ws::in_front_of(router, Arc::clone(hub)) } else { router }
 }

@@ -42,6 +42,7 @@ fn the_help_of_every_command_is_as_it_was_agreed() {
         &["health"],
         &["doctor"],
         &["completions"],
+        &["bench"],
     ];
     for command in commands {
         let output = promethean(&[], &[command, &["--help"][..]].concat());

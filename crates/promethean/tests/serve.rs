@@ -109,9 +109,9 @@ fn the_ready_line_names_three_listeners_and_the_store() {
     assert!(addrs.iter().all(|addr| addr.ip().is_loopback() && addr.port() != 0), "{}", hub.ready);
     assert!(addrs[0] != addrs[1] && addrs[1] != addrs[2] && addrs[0] != addrs[2]);
     assert_eq!(hub.ready, format!("promethean ready ws={} http={} ops={} store=memory", addrs[0], addrs[1], addrs[2]));
-    for addr in addrs {
-        assert!(get(addr, "/no/such/route").starts_with("HTTP/1.1 "));
-    }
+    assert!(get(addrs[0], "/").starts_with("HTTP/1.1 426"), "WebSocket only");
+    assert!(get(addrs[1], "/readyz").starts_with("HTTP/1.1 200"));
+    assert!(get(addrs[2], "/no/such/route").starts_with("HTTP/1.1 404"));
 }
 
 #[test]
@@ -119,6 +119,15 @@ fn equal_ports_share_one_listener() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port().to_string();
     let hub = Hub::start(&[], &["--ws-port", &free, "--http-port", &free, "--ops-port", &free]);
     assert_eq!((hub.field("ws"), hub.field("http")), (hub.field("ops"), hub.field("ops")));
+    assert!(get(hub.addr("ops"), "/readyz").starts_with("HTTP/1.1 200"));
+    let mut stream = TcpStream::connect(hub.addr("ws")).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let head = "GET /any/path HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("written");
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 101");
 }
 
 #[test]
@@ -132,6 +141,61 @@ fn sigterm_and_sigint_end_it_in_order() {
         assert!(said.contains("shutting down") && said.contains("shut down"), "{said}");
         assert!(TcpStream::connect(addr).is_err());
     }
+}
+
+/// A publish whose body never comes whole: a request under way that does not end by itself.
+fn hanging_publish(hub: &Hub) -> TcpStream {
+    let mut stream = TcpStream::connect(hub.addr("http")).expect("connected");
+    let head = "POST /publish/a HTTP/1.1\r\nhost: hub\r\nexpect: 100-continue\r\ncontent-length: 10\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("written");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let mut asked_on = [0; 12];
+    stream.read_exact(&mut asked_on).expect("100 Continue");
+    stream
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once_with_130() {
+    let hub = Hub::start(&[], &[]);
+    let hanging = hanging_publish(&hub);
+    hub.signal(Signal::TERM);
+    let start = Instant::now();
+    while !hub.process.said().contains("shutting down") {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    hub.signal(Signal::INT);
+    let (code, said) = hub.end();
+    assert_eq!(code, Some(130), "{said}");
+    drop(hanging);
+}
+
+#[test]
+fn a_request_that_hangs_is_cut_off_in_the_end() {
+    let hub = Hub::start(&[], &[]);
+    let hanging = hanging_publish(&hub);
+    hub.signal(Signal::TERM);
+    let (code, said) = hub.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("cut off"), "{said}");
+    drop(hanging);
+}
+
+#[test]
+fn health_asks_the_running_hub() {
+    let hub = Hub::start(&[], &[]);
+    let ask = |server: String| {
+        let args = ["health", "--server", server.as_str()];
+        Command::new(env!("CARGO_BIN_EXE_promethean")).args(args).output().expect("the binary runs")
+    };
+    let ready = ask(format!("http://{}", hub.addr("http")));
+    assert!(ready.status.success() && ready.stdout == b"ready\n", "{ready:?}");
+    assert_eq!(ask(format!("http://{}", hub.addr("ws"))).status.code(), Some(1), "that port has no /readyz");
+    let down = [("JWT_JWKS_URL", "http://127.0.0.1:1/keys"), ("PROMETHEAN_BIND", "127.0.0.1")];
+    let waiting = Hub::start(&down, &[]);
+    let not_ready = ask(format!("http://{}", waiting.addr("http")));
+    assert_eq!(not_ready.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&not_ready.stderr).contains("signing keys"), "{not_ready:?}");
 }
 
 #[test]

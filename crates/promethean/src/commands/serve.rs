@@ -99,7 +99,7 @@ async fn drain(drain: &Drain, bus: &promethean_bus::Bus, store: &dyn Store) -> R
     // One that hangs must not keep the others from ending in order: each step has its share of the time.
     let _ = tokio::time::timeout(DRAIN_DEADLINE / 4, bus.drain()).await;
     drain.begin();
-    if tokio::time::timeout(DRAIN_DEADLINE / 4, drain.drained()).await.is_err() {
+    if tokio::time::timeout(DRAIN_DEADLINE / 2, drain.drained()).await.is_err() {
         tracing::warn!("some connections did not finish in time and are cut off");
     }
     store.close().await.map_err(|error| Failure::failed(format!("closing the store: {error}")))?;
