@@ -7,7 +7,7 @@
 //!                     settle: segments, id table, index, manifest ─► journal file free
 //! ```
 //!
-//! In the order of an event's life: [`writer`] → [`journal`] ([`entry`], [`codec`]) → [`topic`] (the tail) →
+//! In the order of an event's life: [`queue`] → [`writer`] → [`journal`] ([`entry`], [`codec`]) → [`topic`] (the tail) →
 //! [`settle`] → [`segment`], [`ids`], [`index`], [`manifest`] → [`read`], [`keys`] → [`maintain`]. [`recovery`] is
 //! how all of it comes back; [`disk`] is the seam under it.
 
@@ -21,6 +21,7 @@ mod keys;
 mod maintain;
 mod manifest;
 mod options;
+mod queue;
 mod read;
 mod rebuild;
 mod recovery;
@@ -30,6 +31,8 @@ mod shared;
 mod stats;
 mod store;
 mod topic;
+#[cfg(feature = "suite")]
+pub mod torture;
 mod writer;
 
 use std::any::Any;
@@ -45,9 +48,9 @@ pub use options::{OpenError, Options, Sync};
 pub use stats::Stats;
 
 use crate::{Error, Pending, Result};
+use queue::Request;
 use settle::Trouble;
 use shared::Shared;
-use writer::Request;
 
 /// The embedded engine. One process at a time has a directory open.
 #[derive(Debug)]

@@ -19,10 +19,10 @@ use super::ids::{At, Recent, Table};
 use super::index::{Index, View};
 use super::manifest::{Manifest, TopicEntry};
 use super::options::Options;
+use super::queue::Queue;
 use super::segment::{Meta, Segment};
 use super::stats::Counters;
 use super::topic::TopicState;
-use super::writer::Queue;
 use crate::{Error, Result, Tail};
 
 /// Names that are watched before there is a topic; over it, those that nobody watches any more are forgotten.

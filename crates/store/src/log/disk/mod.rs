@@ -4,6 +4,8 @@
 //! bytes survive a crash once [`File::sync`] has returned, names once [`Disk::sync_dir`] of their directory has.
 
 mod real;
+#[cfg(feature = "suite")]
+pub mod test;
 
 use std::any::Any;
 use std::fmt::Debug;

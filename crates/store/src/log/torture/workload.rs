@@ -1,0 +1,117 @@
+//! Generated workloads.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use promethean_event::{Group, Millis, NewEvent};
+
+use super::Random;
+use super::ledger::Ledger;
+use crate::log::Log;
+use crate::log::disk::test::TestDisk;
+use crate::suite::{event, topic};
+use crate::{Compaction, EventLog, GroupState, GroupStore, Outcome, Saved, TopicSettings};
+
+/// What a workload does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Appends, acks, settings.
+    Plain,
+    /// Also trims, and compaction of one topic.
+    Shrinking,
+}
+
+pub(super) const TOPICS: [&str; 3] = ["a", "b.long.name", "compacted"];
+const GROUPS: [&str; 2] = ["g", "h"];
+const STEPS: u64 = 24;
+
+fn make(random: &mut Random, unit: u32) -> NewEvent {
+    let name = TOPICS[usize::try_from(random.below(3)).unwrap_or(0)];
+    let size = usize::try_from(random.below(300)).unwrap_or(0);
+    let mut made = event(name).unit(unit).payload(format!("\"{}\"", "x".repeat(size))).ts(random.below(1_000));
+    if random.below(2) == 0 {
+        made = made.key(format!("k{}", random.below(4)));
+        if random.below(6) == 0 {
+            made = made.payload("null");
+        }
+    }
+    if random.below(4) == 0 {
+        // Now and then an id comes again: on its topic a duplicate, elsewhere refused.
+        made = made.id(u128::from(random.below(40)) << 64 | 7);
+    }
+    made.new_event()
+}
+
+/// Does what the seed says, and writes down what was answered.
+pub(super) async fn run(log: &Log, disk: &TestDisk, seed: u64, kind: Kind) -> Ledger {
+    let (mut ledger, mut random) = (Ledger::default(), Random::new(seed));
+    if kind == Kind::Shrinking {
+        let compaction = Some(Compaction { tombstone_grace: Duration::from_secs(3600) });
+        let settings = TopicSettings { compaction, ..TopicSettings::default() };
+        ledger.shrinks = true;
+        let _ = log.set_settings(&topic("compacted"), settings).await;
+    }
+    for _ in 0..STEPS {
+        match random.below(12) {
+            0..=6 => append(log, disk, &mut random, &mut ledger).await,
+            7 | 8 => save(log, disk, &mut random, &mut ledger).await,
+            9 => {
+                let settings = TopicSettings {
+                    partitions: u32::try_from(random.below(99) + 1).unwrap_or(1),
+                    ..TopicSettings::default()
+                };
+                ledger.settings.push((u64::MAX, settings.clone()));
+                if log.set_settings(&topic("a"), settings).await.is_ok()
+                    && let Some((at, _)) = ledger.settings.last_mut()
+                {
+                    *at = disk.calls();
+                }
+            }
+            10 if kind == Kind::Shrinking => {
+                let name = topic(TOPICS[usize::try_from(random.below(2)).unwrap_or(0)]);
+                let before = random.below(ledger.last_seq(&name) + 2);
+                let mark = ledger.trimmed.entry(name.clone()).or_default();
+                *mark = before.max(*mark);
+                let _ = log.trim(&name, before).await;
+            }
+            _ => drop(log.maintain(Millis(2_000)).await),
+        }
+    }
+    ledger
+}
+
+/// One to three appends at once.
+async fn append(log: &Log, disk: &TestDisk, random: &mut Random, ledger: &mut Ledger) {
+    let batches: Vec<Vec<NewEvent>> = (0..=random.below(3))
+        .map(|_| (0..=random.below(4)).map(|n| make(random, u32::try_from(n / 2).unwrap_or(0))).collect())
+        .collect();
+    batches.iter().flatten().for_each(|event| ledger.issue(event));
+    let told = join_all(batches.iter().map(|batch| log.append(batch.clone()))).await;
+    let at = disk.calls();
+    for (batch, told) in batches.iter().zip(told) {
+        for (event, outcome) in batch.iter().zip(told.into_iter().flatten()) {
+            if let Outcome::Stored(one) = outcome {
+                ledger.answered(at, &event.topic, one);
+            }
+        }
+    }
+}
+
+async fn save(log: &Log, disk: &TestDisk, random: &mut Random, ledger: &mut Ledger) {
+    let name = topic(TOPICS[usize::try_from(random.below(2)).unwrap_or(0)]);
+    let group = Group::parse(GROUPS[usize::try_from(random.below(2)).unwrap_or(0)]).expect("a group");
+    let forget = random.below(5) == 0;
+    let number = ledger.intend(&name, &group, forget);
+    let answered = if forget {
+        log.forget(&name, &group).await.is_ok()
+    } else {
+        let Ok(saved) = log.load(&name, &group).await else { return };
+        let version = saved.map_or(0, |(_, version)| version);
+        let floor = ledger.last_seq(&name);
+        let state = GroupState { floor, generation: number, ..GroupState::default() };
+        matches!(log.compare_and_set(&name, &group, version, state).await, Ok(Saved::Yes(_)))
+    };
+    if answered {
+        ledger.saved(disk.calls(), &name, &group, number);
+    }
+}

@@ -1,0 +1,37 @@
+//! The embedded engine on the test disk: the power goes away, and calls fail, at every single call.
+//!
+//! The seeds are fixed so that a run can be repeated; `examples/torture.rs` takes others for as long as it is told.
+
+use promethean_store::log::Sync;
+use promethean_store::log::disk::test::Fault;
+use promethean_store::log::torture::{Kind, crash_everywhere, fail_everywhere};
+
+fn crash(seed: u64, kind: Kind, sync: Sync, at_least: u64) {
+    let checked = crash_everywhere(seed, kind, sync).unwrap_or_else(|wrong| panic!("{wrong}"));
+    println!("{checked} crash points");
+    assert!(checked >= at_least, "only {checked} crash points were checked");
+}
+
+fn fail(seed: u64, kind: Kind, fault: Fault, at_least: u64) {
+    let checked = fail_everywhere(seed, kind, fault).unwrap_or_else(|wrong| panic!("{wrong}"));
+    println!("{checked} failures");
+    assert!(checked >= at_least, "only {checked} failures were checked");
+}
+
+macro_rules! tests {
+    ($($name:ident: $work:expr;)*) => { $(#[test] fn $name() { $work })* };
+}
+
+tests! {
+    nothing_answered_is_lost_in_a_crash: crash(1, Kind::Plain, Sync::Always, 15_000);
+    nothing_answered_is_lost_in_another_crash: crash(2, Kind::Plain, Sync::Always, 15_000);
+    a_crash_while_trimming_or_compacting_loses_nothing_else: crash(4, Kind::Shrinking, Sync::Always, 10_000);
+    a_crash_while_trimming_or_compacting_loses_nothing_else_again: crash(5, Kind::Shrinking, Sync::Always, 10_000);
+    without_syncs_a_crash_leaves_a_prefix: crash(6, Kind::Plain, Sync::Never, 10_000);
+    without_syncs_a_crash_leaves_a_prefix_also_when_compacting: crash(7, Kind::Shrinking, Sync::Never, 10_000);
+    an_io_error_at_any_call_is_the_end_or_harmless: fail(8, Kind::Plain, Fault::Eio, 250);
+    an_io_error_at_any_call_while_compacting_is_the_end_or_harmless: fail(9, Kind::Shrinking, Fault::Eio, 250);
+    half_a_write_at_any_call_is_the_end_or_harmless: fail(10, Kind::Plain, Fault::Short, 250);
+    a_full_disk_at_any_call_is_waited_out: fail(11, Kind::Plain, Fault::Full(0), 50);
+    a_disk_that_stays_full_for_a_while_is_waited_out: fail(12, Kind::Shrinking, Fault::Full(25), 100);
+}
