@@ -160,9 +160,8 @@ impl<'h> Core<'h> {
                 result
             }
             Poll::Pending => {
-                if full {
-                    self.deadlines.on_blocked(Instant::now());
-                }
+                // A new deadline: the session has to wait anew, with it.
+                *progress |= full && self.deadlines.on_blocked(Instant::now());
                 Ok(())
             }
         }

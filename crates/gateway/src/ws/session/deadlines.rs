@@ -67,9 +67,11 @@ impl Deadlines {
         self.heard = true;
     }
 
-    /// The outbox is full and the client takes nothing.
-    pub(super) fn on_blocked(&mut self, now: Instant) {
+    /// The outbox is full and the client takes nothing; whether that is new, and with it a deadline.
+    pub(super) fn on_blocked(&mut self, now: Instant) -> bool {
+        let new = self.blocked_since.is_none();
         self.blocked_since.get_or_insert(now);
+        new
     }
 
     pub(super) fn on_unblocked(&mut self) {
@@ -160,8 +162,7 @@ mod tests {
     fn a_client_that_takes_nothing_for_10_s_is_4429() {
         let (mut deadlines, start) = deadlines();
         deadlines.on_identity(&Identity::wide_open(), start, Millis(0));
-        deadlines.on_blocked(start);
-        deadlines.on_blocked(start + 5 * SECOND);
+        assert!(deadlines.on_blocked(start) && !deadlines.on_blocked(start + 5 * SECOND));
         assert_eq!(deadlines.next(), start + 10 * SECOND);
         assert_eq!(deadlines.due(start + 10 * SECOND, false), Some(Due::Close(Close::DoesNotRead)));
         deadlines.on_unblocked();
