@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
+use rustls::RootCertStore;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -38,6 +39,10 @@ impl Source {
     /// # Errors
     /// Not a URL that may be used, and why.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
+        Self::trusting(url, system_roots)
+    }
+
+    fn trusting(url: &str, roots: impl Fn() -> RootCertStore) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|_| "not a URL; write https://host/path".to_owned())?;
         let host = uri.host().ok_or("the URL names no host; write https://host/path")?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -46,7 +51,7 @@ impl Source {
             return Err("the URL must not hold a user name or password".into());
         }
         let tls = match uri.scheme_str() {
-            Some("https") => Some(connector()?),
+            Some("https") => Some(connector(roots())?),
             Some("http") if is_loopback(&host) => None,
             Some("http") => return Err("must be https: plain http is for loopback addresses only".into()),
             _ => return Err("must begin with https://".into()),
@@ -115,10 +120,14 @@ fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Trusts what the system trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` count).
-fn connector() -> Result<TlsConnector, String> {
-    let mut roots = rustls::RootCertStore::empty();
+/// What the system trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` count).
+fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+fn connector(roots: RootCertStore) -> Result<TlsConnector, String> {
     if roots.is_empty() {
         return Err("no trusted certificates on this system; install ca-certificates or set SSL_CERT_FILE".into());
     }
@@ -133,7 +142,66 @@ fn connector() -> Result<TlsConnector, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Source;
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Answers one request over TLS, as `localhost`; returns its port and certificate.
+    async fn https_server() -> (u16, CertificateDer<'static>) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .expect("a certificate with its key");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            let (tcp, _) = listener.accept().await.expect("a connection");
+            let Ok(mut stream) = acceptor.accept(tcp).await else { return };
+            let mut head = [0; 2048];
+            let _ = stream.read(&mut head).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        });
+        (port, made.cert.der().clone())
+    }
+
+    #[tokio::test]
+    async fn https_works_with_a_certificate_that_is_trusted() {
+        let (port, cert) = https_server().await;
+        let trusting = || {
+            let mut roots = RootCertStore::empty();
+            roots.add(cert.clone()).expect("a root");
+            roots
+        };
+        let source = Source::trusting(&format!("https://localhost:{port}/keys"), trusting).expect("a source");
+        assert_eq!(source.get().await.expect("an answer"), "ok");
+    }
+
+    #[tokio::test]
+    async fn https_with_a_certificate_that_is_not_trusted_is_refused() {
+        let (port, _) = https_server().await;
+        let (_, another) = https_server().await;
+        let trusting = || {
+            let mut roots = RootCertStore::empty();
+            roots.add(another.clone()).expect("a root");
+            roots
+        };
+        let source = Source::trusting(&format!("https://localhost:{port}/keys"), trusting).expect("a source");
+        let refused = source.get().await.expect_err("not trusted");
+        assert!(refused.contains("certificate"), "{refused}");
+    }
+
+    #[test]
+    fn a_system_that_trusts_nobody_is_told_so() {
+        let refused = Source::trusting("https://idp.example/keys", RootCertStore::empty).expect_err("no roots");
+        assert!(refused.contains("ca-certificates"), "{refused}");
+    }
 
     #[test]
     fn only_https_or_loopback_is_fetched() {
