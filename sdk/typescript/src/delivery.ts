@@ -47,7 +47,8 @@ export class Delivery<T = unknown> {
   /** @internal */
   _renew(ctx: object): void {
     Object.assign(this, ctx);
-    if (this.ack_deadline_ms !== undefined) this._deadline = Date.now() + this.ack_deadline_ms;
+    // A tail has no leases: its deadline says 0.
+    if (this.subscription.group && this.ack_deadline_ms !== undefined) this._deadline = Date.now() + this.ack_deadline_ms;
   }
 
   /** @internal */

@@ -11,6 +11,9 @@ interface Flight { seq: number; member: Member; lease: number; timer: NodeJS.Tim
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 const TOPIC = /^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$/;
 
+/** What a tail's deliveries say: no leases, no limit of attempts. */
+const TAIL = { attempt: 1, maxAttempts: 0, ack_deadline_ms: 0, lease: 0 };
+
 export class Refusal extends Error {
   constructor(readonly code: string, message: string, readonly more: Json = {}) { super(message); }
 }
@@ -281,7 +284,7 @@ export class FakeHub {
       for (const name of names) {
         const log = this.log(name);
         const events = from === "snapshot" ? latest(log) : log.slice(startOf(name));
-        for (const event of events) if (wanted(member.opts.filter, event)) member.push(event, { attempt: 1, ...(from === "snapshot" && { snapshot: true }) });
+        for (const event of events) if (wanted(member.opts.filter, event)) member.push(event, { ...TAIL, ...(from === "snapshot" && { snapshot: true }) });
       }
       this.tails.add(member);
       return;
@@ -302,7 +305,7 @@ export class FakeHub {
   }
 
   private feed(tail: Member, event: Stored): void {
-    if (tail.wants(event.topic) && wanted(tail.opts.filter, event)) tail.push(event, { attempt: 1 });
+    if (tail.wants(event.topic) && wanted(tail.opts.filter, event)) tail.push(event, TAIL);
   }
 }
 
