@@ -269,3 +269,121 @@ fn checksum(salt: u64, covered: &[u8]) -> u32 {
     hasher.update(covered);
     hasher.finalize()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::{Real, read_all};
+    use super::*;
+
+    /// A journal file with frames of many sizes, about `bytes` long, and where the frames' payloads are.
+    fn sample(bytes: u64) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let next = Next { disk: &Real, dir: dir.path(), number: 7, previous_end: 99, step: 4096 };
+        let mut journal = Journal::create(&next).expect("created");
+        let mut payloads = Vec::new();
+        while journal.offset < bytes {
+            let size = (payloads.len() * 131) % 3000 + 1;
+            let payload: Vec<u8> = (0..size).map(|n| (n * 7 + payloads.len()) as u8).collect();
+            let mut frame = vec![0; FRAME_HEAD];
+            frame.extend_from_slice(&payload);
+            journal.write(&mut frame).expect("written");
+            journal.sync().expect("synced");
+            payloads.push(payload);
+        }
+        (read_all(&Real, &dir.path().join(name(7))).expect("read"), payloads)
+    }
+
+    /// The frames found are the first ones, byte for byte; or damage is reported.
+    fn check(bytes: &[u8], payloads: &[Vec<u8>]) -> Option<usize> {
+        let scan = scan(bytes, 7, None).ok()?;
+        assert!(scan.frames.len() <= payloads.len(), "a frame that was never written");
+        for (found, payload) in scan.frames.iter().zip(payloads) {
+            assert!(bytes[found.clone()] == payload[..], "wrong bytes");
+        }
+        Some(scan.frames.len())
+    }
+
+    #[test]
+    fn every_byte_prefix_is_a_whole_prefix_of_frames() {
+        let (bytes, payloads) = sample(64 << 10);
+        let (mut most, mut end) = (0, FIRST as usize);
+        for cut in 0..bytes.len() {
+            let found = check(&bytes[..cut], &payloads);
+            if cut < 44 {
+                assert_eq!(found, None, "a header that is not whole is reported");
+                continue;
+            }
+            let found = found.expect("a cut file is not damaged");
+            assert!(found >= most, "a longer prefix has fewer frames");
+            if found > most {
+                end += (FRAME_HEAD + payloads[most].len()).next_multiple_of(8);
+                assert!(cut + 8 > end && found == most + 1, "a frame was found before it was whole");
+            }
+            most = found;
+        }
+        assert_eq!(most, payloads.len());
+    }
+
+    #[test]
+    fn every_single_flipped_bit_is_cut_or_reported_and_never_served() {
+        let (mut bytes, payloads) = sample(64 << 10);
+        let last = bytes.len() - FRAME_HEAD - payloads.last().map_or(0, Vec::len);
+        let (mut reported, mut cut, mut harmless) = (0, 0, 0);
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                bytes[at] ^= 1 << bit;
+                match check(&bytes, &payloads) {
+                    None => reported += 1,
+                    Some(found) if found == payloads.len() => harmless += 1,
+                    // Of the last frame nobody can tell whether it was ever whole.
+                    Some(found) => {
+                        assert_eq!(found, payloads.len() - 1, "a durable frame before the last was cut at {at}");
+                        assert!(at + 4096 >= last, "{at}");
+                        cut += 1;
+                    }
+                }
+                bytes[at] ^= 1 << bit;
+            }
+        }
+        assert!(reported > 100_000 && cut > 100 && harmless > 0, "{reported} {cut} {harmless}");
+    }
+
+    #[test]
+    fn frames_of_a_former_life_are_not_frames() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let next = |number| Next { disk: &Real, dir: dir.path(), number, previous_end: 0, step: 4096 };
+        let mut old = Journal::create(&next(1)).expect("created");
+        for n in 0..20 {
+            let mut frame = vec![n; FRAME_HEAD + 100];
+            old.write(&mut frame).expect("written");
+        }
+        retire(&Real, dir.path(), 1, u64::MAX).expect("retired");
+        let mut new = Journal::create(&next(2)).expect("created");
+        assert!(new.fits(2000), "the old file is used again");
+        let mut frame = vec![9; FRAME_HEAD + 100];
+        new.write(&mut frame).expect("written");
+        let bytes = read_all(&Real, &dir.path().join(name(2))).expect("read");
+        let scan = scan(&bytes, 2, None).expect("sound");
+        assert_eq!((scan.frames.len(), scan.holes), (1, false));
+    }
+
+    #[test]
+    fn frames_behind_a_hole_are_cut_if_they_were_not_promised_and_damage_if_they_were() {
+        for (promised, expected) in [(false, Ok(true)), (true, Err(()))] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let next = Next { disk: &Real, dir: dir.path(), number: 1, previous_end: 0, step: 4096 };
+            let mut journal = Journal::create(&next).expect("created");
+            for n in 0..5 {
+                let mut frame = vec![n; FRAME_HEAD + 100];
+                journal.write(&mut frame).expect("written");
+                if promised {
+                    journal.sync().expect("synced");
+                }
+            }
+            let mut bytes = read_all(&Real, &dir.path().join(name(1))).expect("read");
+            bytes[FIRST as usize + 136 * 2 + 50] ^= 1;
+            let scan = scan(&bytes, 1, None);
+            assert_eq!(scan.map(|scan| scan.holes && scan.frames.len() == 2).map_err(drop), expected);
+        }
+    }
+}

@@ -85,7 +85,7 @@ impl Shared {
         drop(manifest);
         self.remove_files(topic, &gone)?;
         for removals in removals {
-            self.index.read().clone().remove(&removals)?;
+            self.remove_entries(&removals)?;
         }
         Ok(true)
     }
@@ -102,6 +102,14 @@ impl Shared {
             all.push(removals);
         }
         Ok(all)
+    }
+
+    fn remove_entries(&self, removals: &Removals) -> Result<()> {
+        let removed = self.index()?.remove(removals);
+        if removed.is_err() {
+            self.reopen_index()?;
+        }
+        removed
     }
 
     fn remove_files(&self, topic: &TopicState, gone: &[Meta]) -> io::Result<()> {
@@ -157,7 +165,7 @@ impl Shared {
         self.frozen.store(0, Ordering::Release);
         let (gone, removals) = swapped?;
         self.remove_files(topic, &gone)?;
-        self.index.read().clone().remove(&removals)?;
+        self.remove_entries(&removals)?;
         Ok(())
     }
 

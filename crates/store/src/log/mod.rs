@@ -131,6 +131,7 @@ fn stop(shared: &Shared, running: Option<Running>) {
     for thread in running.background {
         let _ = thread.join();
     }
+    shared.close_index();
 }
 
 fn maintain_at_intervals(shared: &Shared) {

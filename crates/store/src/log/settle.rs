@@ -17,7 +17,7 @@ use promethean_event::Seq;
 
 use super::disk::File;
 use super::ids::Table;
-use super::index::{self, Additions, Index, Latest};
+use super::index::{self, Additions, Latest};
 use super::journal;
 use super::manifest::TopicEntry;
 use super::segment::{Meta, Writer, topic_dir};
@@ -128,9 +128,10 @@ impl Shared {
         next.tables.extend(table.clone());
         additions.clients = clients;
         additions.keys.sort_unstable_by(|(one, _), (two, _)| one.cmp(two));
-        let index = self.index.read().clone();
+        let index = self.index()?;
         if let Err(error) = index.add(&additions, Some(sealed.journal)) {
-            self.reopen_index(index)?;
+            drop(index);
+            self.reopen_index()?;
             return Err(error.into());
         }
         next.settled = sealed.journal;
@@ -244,14 +245,6 @@ impl Shared {
         unsynced.dirs.dedup();
         parallel(disk.parallel(), &unsynced.files, |file| file.sync())?;
         parallel(disk.parallel(), &unsynced.dirs, |dir| disk.sync_dir(dir))
-    }
-
-    /// After a failure redb answers nothing any more: open the file anew.
-    fn reopen_index(&self, old: Arc<Index>) -> Result<(), Trouble> {
-        drop(old);
-        let fresh = Index::open(&*self.options.disk, &self.options.dir, self.options.index_cache_bytes)?;
-        *self.index.write() = Arc::new(fresh);
-        Ok(())
     }
 }
 

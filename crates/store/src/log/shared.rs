@@ -38,7 +38,8 @@ pub(super) struct Shared {
     pub(super) recent: Mutex<Recent>,
     /// Oldest first.
     pub(super) tables: RwLock<Arc<Vec<Arc<Table>>>>,
-    pub(super) index: RwLock<Arc<Index>>,
+    /// None once it is closed: redb writes to its file when it is dropped, which must not be later than the close.
+    index: RwLock<Option<Arc<Index>>>,
     pub(super) manifest: Mutex<Manifest>,
     /// One maintenance at a time: up to which seq each topic was compacted.
     pub(super) maintenance: Mutex<HashMap<u32, Seq, RandomState>>,
@@ -145,7 +146,7 @@ impl Shared {
             topics: RwLock::new(topics),
             recent: Mutex::default(),
             tables: RwLock::new(Arc::new(tables)),
-            index: RwLock::new(Arc::new(index)),
+            index: RwLock::new(Some(Arc::new(index))),
             manifest: Mutex::new(manifest),
             maintenance: Mutex::default(),
             frozen: AtomicU32::new(0),
@@ -164,8 +165,28 @@ impl Shared {
 
     /// A view of the index.
     pub(super) fn view(&self) -> Result<View> {
-        let index = self.index.read().clone();
-        index.view()
+        self.index()?.view()
+    }
+
+    /// The index, as long as the engine is open.
+    pub(super) fn index(&self) -> Result<Arc<Index>> {
+        self.index.read().clone().ok_or_else(|| Error::Closed("the hub is shutting down".to_owned()))
+    }
+
+    /// After a failure redb answers nothing any more: opens its file anew.
+    pub(super) fn reopen_index(&self) -> Result<()> {
+        self.close_index();
+        let fresh = Index::open(&*self.options.disk, &self.options.dir, self.options.index_cache_bytes)?;
+        *self.index.write() = Some(Arc::new(fresh));
+        Ok(())
+    }
+
+    /// Lets go of the index, and waits for those who are looking something up.
+    pub(super) fn close_index(&self) {
+        let Some(mut index) = self.index.write().take() else { return };
+        while Arc::get_mut(&mut index).is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The engine cannot keep its promises any more.

@@ -1,0 +1,200 @@
+//! The bars of the embedded engine, each with its number, beside a bare file append + fdatasync on the same disk.
+//!
+//! `cargo run --release -p promethean-store --features suite --example bench_log -- [EVENTS] [DIR]`
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use promethean_event::{EventId, IdMaker, IdOrigin, Millis, NewEvent, Topic};
+use promethean_store::log::{Log, Options};
+use promethean_store::suite::{event, topic};
+use promethean_store::{EventLog, ReadMax, Seek, Store};
+
+const BATCH: usize = 500;
+const WIRE: usize = 300;
+
+/// Makes events of 300 bytes in the wire form, with one of 10,000 keys.
+struct Maker {
+    ids: IdMaker,
+    bodies: Vec<NewEvent>,
+    next: usize,
+}
+
+impl Maker {
+    fn new() -> Self {
+        let of = |n: usize| {
+            let key = format!("device:{n:06}");
+            let made = |fill: usize| event("bench").key(&key).payload(format!("\"{}\"", "x".repeat(fill))).new_event();
+            let bare = made(0).at(1_000_000).wire_len();
+            made(WIRE - bare)
+        };
+        Self { ids: IdMaker::new(), bodies: (0..10_000).map(of).collect(), next: 0 }
+    }
+
+    fn batch(&mut self, topics: &[Topic]) -> Vec<NewEvent> {
+        let now = Millis::now();
+        let mut batch = Vec::with_capacity(BATCH);
+        self.ids.batch(now, BATCH, |id| {
+            self.next += 1;
+            let body = &self.bodies[self.next % self.bodies.len()];
+            let topic = topics[self.next % topics.len()].clone();
+            batch.push(NewEvent { id, topic, ts: now, appended: now, origin: IdOrigin::Hub, ..body.clone() });
+        });
+        batch
+    }
+}
+
+fn bare(dir: &Path, events: usize) -> f64 {
+    let mut file = File::create(dir.join("bare")).expect("a file");
+    let data = vec![b'x'; BATCH * WIRE];
+    let start = Instant::now();
+    for _ in 0..events / BATCH {
+        file.write_all(&data).expect("written");
+        file.sync_data().expect("synced");
+    }
+    let rate = events as f64 / start.elapsed().as_secs_f64();
+    std::fs::remove_file(dir.join("bare")).expect("removed");
+    rate
+}
+
+/// Appends through `publishers` at once, each waiting for its answer; events a second.
+async fn publish(log: &Arc<Log>, topics: &[Topic], events: usize, publishers: usize) -> f64 {
+    let start = Instant::now();
+    let mut running = Vec::new();
+    for _ in 0..publishers {
+        let (log, topics) = (log.clone(), topics.to_vec());
+        running.push(tokio::spawn(async move {
+            let mut maker = Maker::new();
+            let begun = Instant::now();
+            for _ in 0..events / BATCH / publishers {
+                log.append(maker.batch(&topics)).await.expect("appended");
+            }
+            begun
+        }));
+    }
+    let mut first = None;
+    for one in running {
+        let begun = one.await.expect("no panic");
+        first = Some(first.map_or(begun, |first: Instant| first.min(begun)));
+    }
+    events as f64 / first.unwrap_or(start).elapsed().as_secs_f64()
+}
+
+fn rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+fn size(dir: &Path) -> u64 {
+    let of = |entry: std::fs::DirEntry| {
+        let meta = entry.metadata().expect("metadata");
+        if meta.is_dir() { size(&entry.path()) } else { meta.len() }
+    };
+    std::fs::read_dir(dir).expect("listed").map(|entry| of(entry.expect("an entry"))).sum()
+}
+
+fn line(what: &str, value: String, bar: &str, good: bool) {
+    println!("{} {what:<54} {value:>22}   bar {bar}", if good { "ok  " } else { "MISS" });
+}
+
+async fn timed<T>(times: u32, mut work: impl AsyncFnMut(u32) -> T) -> Duration {
+    let start = Instant::now();
+    for n in 0..times {
+        std::hint::black_box(work(n).await);
+    }
+    start.elapsed() / times
+}
+
+#[tokio::main]
+async fn main() {
+    let mut args = std::env::args().skip(1);
+    let events: usize = args.next().and_then(|events| events.parse().ok()).unwrap_or(5_000_000);
+    let place = match args.next() {
+        Some(dir) => tempfile::tempdir_in(dir),
+        None => tempfile::tempdir(),
+    };
+    let place = place.expect("a directory");
+    let dir = place.path();
+    let some = events / 5;
+
+    let limit = bare(dir, some);
+    println!("     bare append + fdatasync of 500 x 300 bytes: {limit:.0} events/s");
+    let log = Arc::new(Log::open(Options::new(dir.join("many"))).expect("opens"));
+    let topics: Vec<Topic> = (0..1_000).map(|n| topic(&format!("bench.t{n}"))).collect();
+    let many = publish(&log, &topics, some, 1).await;
+    log.close().await.expect("closed");
+    drop(log);
+    std::fs::remove_dir_all(dir.join("many")).expect("removed");
+
+    let data = dir.join("data");
+    let log = Arc::new(Log::open(Options::new(&data)).expect("opens"));
+    let name = [topic("bench")];
+    let one = publish(&log, &name, some, 1).await;
+    line(
+        "one topic, one publisher",
+        format!("{one:.0}/s = {:.0} %", 100.0 * one / limit),
+        ">= 70 %",
+        one >= 0.7 * limit,
+    );
+    line(
+        "1,000 topics against one",
+        format!("{many:.0}/s = {:.0} %", 100.0 * many / one),
+        ">= 80 %",
+        many >= 0.8 * one,
+    );
+    let early = rss();
+    let rest = publish(&log, &name, events - some, 2).await;
+    println!("     the rest with two publishers: {rest:.0}/s = {:.0} %", 100.0 * rest / limit);
+    let late = rss();
+    line(
+        &format!("RSS after {events} events"),
+        format!("{late} MiB ({early} at {some})"),
+        "< 400 MiB, flat",
+        late < 400 && late < early + early / 3,
+    );
+    println!("     {:?}", log.stats());
+    log.maintain(Millis::now()).await.expect("settled");
+    let used = size(&data) as f64 / (events * WIRE) as f64;
+    line("disk used against the events' bytes", format!("{used:.3}"), "<= 1.15", used <= 1.15);
+    log.close().await.expect("closed");
+    drop(log);
+
+    let start = Instant::now();
+    let log = Log::open(Options::new(&data)).expect("opens");
+    let opened = start.elapsed();
+    line("open", format!("{opened:?}"), "< 300 ms", opened < Duration::from_millis(300));
+
+    let (start, mut from, mut read) = (Instant::now(), 1, 0);
+    let mut ids: Vec<EventId> = Vec::new();
+    loop {
+        let part = log.read(&name[0], from, ReadMax { events: 10_000, bytes: 4 << 20 }).await.expect("read");
+        let Some(last) = part.last() else { break };
+        (from, read) = (last.seq + 1, read + part.len());
+        ids.push(last.id);
+    }
+    let rate = read as f64 / start.elapsed().as_secs_f64();
+    assert_eq!(read, events / BATCH * BATCH);
+    line("catch-up read", format!("{rate:.0}/s"), ">= 1,000,000/s", rate >= 1_000_000.0);
+
+    let pick = |n: u32| ids[(n as usize * 7919) % ids.len()];
+    let by_id = timed(300, async |n| log.seek(&name[0], Seek::AfterId(pick(n))).await.expect("found")).await;
+    line("seek after an id", format!("{by_id:?}"), "< 1 ms", by_id < Duration::from_millis(1));
+    let ends = log.read(&name[0], 1, ReadMax::events(1)).await.expect("read")[0].ts.0;
+    let now = Millis::now().0;
+    let time = |n: u32| Seek::Ts(Millis(ends + (now - ends) * u64::from(n) / 300));
+    let by_ts = timed(300, async |n| log.seek(&name[0], time(n)).await.expect("found")).await;
+    line("seek by time", format!("{by_ts:?}"), "< 1 ms", by_ts < Duration::from_millis(1));
+    let by_key = timed(300, async |n| {
+        let found = log.latest_by_key(&name[0], &[format!("device:{:06}", n * 33)]).await.expect("found");
+        assert!(found[0].is_some());
+    })
+    .await;
+    line("latest by key", format!("{by_key:?}"), "< 1 ms", by_key < Duration::from_millis(1));
+    let absent = timed(300, async |n| log.locate(&[EventId::from_bytes(u128::from(n).to_be_bytes())]).await).await;
+    println!("     an id that is not there: {absent:?}");
+    log.close().await.expect("closed");
+}
