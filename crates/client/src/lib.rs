@@ -1,1 +1,53 @@
-//! Promethean.
+//! The Rust client of a Promethean hub.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), promethean_client::Error> {
+//! use promethean_client::{Client, SubscribeOptions};
+//!
+//! let hub = Client::builder("ws://127.0.0.1:8090").token("…").connect().await?;
+//! hub.publish("heartbeat.received", &serde_json::json!({"pid": 1234})).await?;
+//!
+//! let mut events = hub.subscribe("heartbeat.received", Some("ops"), SubscribeOptions::default()).await?;
+//! while let Some(delivery) = events.next().await? {
+//!     println!("{}", delivery.event().payload.get());
+//!     delivery.ack().await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//!
+//! - A publish that returned `Ok` is as durable as the hub's store says. Every event gets its id here, before it is
+//!   sent: what was not confirmed when the connection was lost is sent again with the same id, and stays once.
+//! - Subscriptions come back by themselves after a reconnect, and so do acks that were under way.
+//! - At most `window` publishes are unconfirmed at a time; the next one waits.
+//! - A refusal carries the contract's code, and whether trying again makes sense.
+//!
+//! # Layout
+//!
+//! [`Client`] is a cloneable handle → commands → one `driver` task that owns the connection (`wire`) and everything
+//! that waits for an answer (`pending`).
+
+mod client;
+mod delivery;
+mod driver;
+mod error;
+mod pending;
+mod publish;
+mod settings;
+mod subscription;
+mod wire;
+
+pub use client::Client;
+pub use delivery::{Delivery, Received};
+pub use error::Error;
+pub use publish::{Publish, Published};
+pub use settings::Builder;
+pub use subscription::Subscription;
+
+pub use promethean_event::frame::DeliveryContext;
+pub use promethean_event::frame::ask::GiveBack;
+pub use promethean_event::{
+    Code, EventId, Filter, From, Group, Invalid, Millis, Ordered, PublishOptions, SubscribeOptions, Topic,
+};

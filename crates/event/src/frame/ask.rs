@@ -208,6 +208,20 @@ pub fn unsubscribe(out: &mut Vec<u8>, corr: u64, topic: &str, group: Option<&Gro
     out.push(b'}');
 }
 
+/// `PAUSE`.
+pub fn pause(out: &mut Vec<u8>, corr: u64, topic: &str, group: Option<&Group>) {
+    begin(out, "PAUSE", corr);
+    named(out, topic, group.map(Group::as_str));
+    out.push(b'}');
+}
+
+/// `RESUME`.
+pub fn resume(out: &mut Vec<u8>, corr: u64, topic: &str, group: Option<&Group>) {
+    begin(out, "RESUME", corr);
+    named(out, topic, group.map(Group::as_str));
+    out.push(b'}');
+}
+
 /// `ACK` of these events.
 pub fn ack(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, events: &[EventId]) {
     begin(out, "ACK", corr);

@@ -1,0 +1,117 @@
+//! A delivered event and its answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use promethean_event::frame::DeliveryContext;
+use promethean_event::frame::ask::GiveBack;
+use promethean_event::{EventId, Millis};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::Error;
+use crate::driver::{Command, Settle};
+
+/// An event as it came.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Received {
+    /// The id.
+    pub id: EventId,
+    /// The place in its topic.
+    pub seq: u64,
+    /// Its time.
+    pub ts: Millis,
+    /// The concrete topic.
+    pub topic: String,
+    /// The key.
+    pub key: Option<String>,
+    /// The partition.
+    #[serde(default)]
+    pub partition: u32,
+    /// The publisher's session.
+    pub sid: Option<String>,
+    /// Names and values.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// The events this one follows from.
+    #[serde(default)]
+    pub caused_by: Vec<EventId>,
+    /// Free words.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// The payload, byte for byte.
+    pub payload: Box<RawValue>,
+}
+
+impl Received {
+    /// The payload as a `T`.
+    ///
+    /// # Errors
+    /// It is not one.
+    pub fn payload_as<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.payload.get())
+    }
+}
+
+/// An event given to this subscriber. Dropping it sends nothing: the event comes again when its lease runs out.
+#[derive(Debug)]
+pub struct Delivery {
+    pub(crate) event: Received,
+    pub(crate) json: Arc<str>,
+    pub(crate) context: DeliveryContext,
+    pub(crate) subscription: u64,
+    pub(crate) commands: mpsc::Sender<Command>,
+}
+
+impl Delivery {
+    /// The event.
+    pub fn event(&self) -> &Received {
+        &self.event
+    }
+
+    /// The event's JSON, as it came.
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+
+    /// What the hub says about the delivery.
+    pub fn context(&self) -> DeliveryContext {
+        self.context
+    }
+
+    /// It is done. **Returned ⇒ as durable as the hub's store says.** Nothing to do on an ephemeral tail.
+    ///
+    /// # Errors
+    /// The hub could not save it, or the client is closed.
+    pub async fn ack(&self) -> Result<(), Error> {
+        self.settle(Settle::Ack).await
+    }
+
+    /// It failed: comes back as `how` says.
+    ///
+    /// # Errors
+    /// The client is closed.
+    pub async fn nack(&self, how: GiveBack) -> Result<(), Error> {
+        self.settle(Settle::Nack(how)).await
+    }
+
+    /// The lease lasts until `by` from now.
+    ///
+    /// # Errors
+    /// `unknown_id`: the lease is lost; or the connection was.
+    pub async fn extend(&self, by: Duration) -> Result<(), Error> {
+        self.settle(Settle::Extend(by)).await
+    }
+
+    async fn settle(&self, how: Settle) -> Result<(), Error> {
+        if self.context.lease == 0 {
+            return Ok(());
+        }
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Settle { subscription: self.subscription, id: self.event.id, how, reply };
+        self.commands.send(command).await.map_err(|_| Error::Closed)?;
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+}

@@ -1,0 +1,84 @@
+//! Why the client could not do what it was asked.
+
+use std::time::Duration;
+
+use promethean_event::frame::Refusal;
+use promethean_event::{Code, Invalid};
+
+/// A failure. [`Error::is_retryable`] says whether the same call may work later.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The hub refused it.
+    #[error("{code}: {message}")]
+    Refused {
+        /// The contract's code.
+        code: String,
+        /// For people.
+        message: String,
+        /// When to try again, where the hub says so.
+        retry_after: Option<Duration>,
+    },
+    /// It was refused before it was sent.
+    #[error("{0}")]
+    Invalid(Invalid),
+    /// Nobody answers at that address, or not a hub.
+    #[error("cannot connect to {url}: {reason}")]
+    Connect {
+        /// Where.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The connection was lost before the answer came, and the question makes no sense on a new one.
+    #[error("the connection was lost before the hub answered")]
+    Lost,
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl Error {
+    /// The contract's code, where the hub (or the check before sending) gave one.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Error::Refused { code, .. } => Code::parse(code),
+            Error::Invalid(invalid) => Some(invalid.code),
+            Error::Connect { .. } | Error::Lost | Error::Closed => None,
+        }
+    }
+
+    /// Whether the same call may work later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Error::Connect { .. } | Error::Lost => true,
+            Error::Invalid(_) | Error::Closed => false,
+            Error::Refused { .. } => {
+                matches!(
+                    self.code(),
+                    Some(Code::RateLimited | Code::ShuttingDown | Code::PublishFailed | Code::AckFailed)
+                )
+            }
+        }
+    }
+
+    /// Whether the hub does not know the client, or does not let it do this.
+    pub fn is_denied(&self) -> bool {
+        use Code::{BadToken, Forbidden, JwtInvalid, NoToken, TokenExpired, Unauthorized};
+        matches!(self.code(), Some(Unauthorized | NoToken | BadToken | JwtInvalid | TokenExpired | Forbidden))
+    }
+
+    pub(crate) fn refused(refusal: &Refusal<'_>) -> Self {
+        Error::Refused {
+            code: refusal.code_text.clone().into_owned(),
+            message: refusal.message.clone().into_owned(),
+            retry_after: refusal.retry_after,
+        }
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Error::Invalid(invalid)
+    }
+}

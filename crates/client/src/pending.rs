@@ -1,0 +1,214 @@
+//! Everything that waits for the hub's answer, and what becomes of it when the connection is lost.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use promethean_event::frame::ask::{self, GiveBack};
+use promethean_event::frame::{Done, Refusal};
+use promethean_event::{Code, EventId, Group, Topic};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::driver::Topics;
+use crate::wire::text;
+use crate::{Error, Publish, Published};
+
+/// Who waits for an answer.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// A publish that is not confirmed.
+pub(crate) struct Unconfirmed {
+    pub(crate) topic: Topic,
+    pub(crate) events: Vec<Publish>,
+    pub(crate) batch: bool,
+    pub(crate) reply: Reply<Vec<Published>>,
+    /// It was sent on an earlier connection.
+    pub(crate) resent: bool,
+    /// Its place in the window.
+    pub(crate) _permit: OwnedSemaphorePermit,
+}
+
+impl Unconfirmed {
+    pub(crate) fn frame(&self, corr: u64) -> Message {
+        let mut out = Vec::new();
+        match self.events.as_slice() {
+            [one] if !self.batch => ask::publish(&mut out, corr, self.topic.as_str(), &one.payload, &one.options),
+            events => {
+                let events = events.iter().map(|event| (&*event.payload, &event.options));
+                ask::publish_batch(&mut out, corr, self.topic.as_str(), events);
+            }
+        }
+        text(out)
+    }
+
+    fn confirm(self, done: &Done<'_>) {
+        let published = match (done.id, done.seq) {
+            (Some(id), Some(seq)) => vec![Published { id, seq, duplicate: done.duplicate && !self.resent }],
+            _ => {
+                let place = |(&id, &seq)| Published { id, seq, duplicate: false };
+                done.ids.iter().zip(&done.seqs).map(place).collect()
+            }
+        };
+        let _ = self.reply.send(Ok(published));
+    }
+}
+
+/// A question other than a publish.
+pub(crate) enum Ask {
+    /// A subscription that is being made, on this connection.
+    Subscribe { subscription: u64 },
+    /// Events that are done: asked again on the next connection, a late ack still counts.
+    Ack { topic: Arc<str>, group: Group, ids: Vec<EventId>, replies: Vec<Reply<()>> },
+    /// Events given back: a lost connection gives them back too.
+    Nack { reply: Reply<()> },
+    /// A lease that is to last longer: it is lost with the connection.
+    Extend { reply: Reply<()> },
+    /// Nobody waits.
+    Nothing,
+}
+
+/// Everything that waits for an answer.
+#[derive(Default)]
+pub(crate) struct Pending {
+    corr: u64,
+    publishes: BTreeMap<u64, Unconfirmed>,
+    asks: HashMap<u64, Ask>,
+}
+
+/// What an answer means for the driver.
+pub(crate) enum Outcome {
+    /// Nothing more.
+    Settled,
+    /// A subscription is there, or not.
+    Subscribed { subscription: u64, result: Result<(), Error> },
+    /// The hub says something by itself.
+    Unasked,
+}
+
+impl Pending {
+    pub(crate) fn next_corr(&mut self) -> u64 {
+        self.corr += 1;
+        self.corr
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.publishes.is_empty() && self.asks.is_empty()
+    }
+
+    pub(crate) fn publish(&mut self, unconfirmed: Unconfirmed) -> Message {
+        let corr = self.next_corr();
+        let frame = unconfirmed.frame(corr);
+        self.publishes.insert(corr, unconfirmed);
+        frame
+    }
+
+    /// Adds a question whose frame `write` makes.
+    pub(crate) fn ask(&mut self, ask: Ask, write: impl FnOnce(&mut Vec<u8>, u64)) -> Message {
+        let corr = self.next_corr();
+        let mut out = Vec::new();
+        write(&mut out, corr);
+        self.asks.insert(corr, ask);
+        text(out)
+    }
+
+    pub(crate) fn ack(&mut self, topics: &Topics, ids: Vec<EventId>, replies: Vec<Reply<()>>) -> Option<Message> {
+        let (topic, group) = (Arc::clone(&topics.topic), topics.group.clone()?);
+        let corr = self.next_corr();
+        let mut out = Vec::new();
+        ask::ack(&mut out, corr, &topic, &group, &ids);
+        self.asks.insert(corr, Ask::Ack { topic, group, ids, replies });
+        Some(text(out))
+    }
+
+    pub(crate) fn nack(&mut self, topics: &Topics, id: EventId, how: &GiveBack, reply: Reply<()>) -> Option<Message> {
+        let group = topics.group.as_ref()?;
+        Some(self.ask(Ask::Nack { reply }, |out, corr| ask::nack(out, corr, &topics.topic, group, &[id], how)))
+    }
+
+    pub(crate) fn on_done(&mut self, done: &Done<'_>) -> Outcome {
+        let Some(corr) = done.corr else { return Outcome::Unasked };
+        if let Some(unconfirmed) = self.publishes.remove(&corr) {
+            unconfirmed.confirm(done);
+            return Outcome::Settled;
+        }
+        self.settle(corr, &Ok(()))
+    }
+
+    pub(crate) fn on_refusal(&mut self, refusal: &Refusal<'_>) -> Outcome {
+        let Some(corr) = refusal.corr else { return Outcome::Unasked };
+        if refusal.code == Some(Code::ShuttingDown) && self.publishes.contains_key(&corr) {
+            // Nothing was stored; it waits for the next connection.
+            return Outcome::Settled;
+        }
+        let error = Error::refused(refusal);
+        if let Some(unconfirmed) = self.publishes.remove(&corr) {
+            let _ = unconfirmed.reply.send(Err(error));
+            return Outcome::Settled;
+        }
+        self.settle(corr, &Err(error))
+    }
+
+    fn settle(&mut self, corr: u64, result: &Result<(), Error>) -> Outcome {
+        match self.asks.remove(&corr) {
+            Some(Ask::Subscribe { subscription }) => {
+                return Outcome::Subscribed { subscription, result: result.clone() };
+            }
+            Some(Ask::Ack { replies, .. }) => {
+                for reply in replies {
+                    let _ = reply.send(result.clone());
+                }
+            }
+            Some(Ask::Nack { reply } | Ask::Extend { reply }) => {
+                let _ = reply.send(result.clone());
+            }
+            Some(Ask::Nothing) | None => {}
+        }
+        Outcome::Settled
+    }
+
+    /// The connection is lost: what makes no sense on another one is answered.
+    pub(crate) fn on_lost(&mut self) {
+        let mut kept = HashMap::new();
+        for (corr, ask) in self.asks.drain() {
+            match ask {
+                Ask::Ack { .. } => {
+                    kept.insert(corr, ask);
+                }
+                Ask::Nack { reply } => {
+                    let _ = reply.send(Ok(()));
+                }
+                Ask::Extend { reply } => {
+                    let _ = reply.send(Err(Error::Lost));
+                }
+                Ask::Subscribe { .. } | Ask::Nothing => {}
+            }
+        }
+        self.asks = kept;
+        for unconfirmed in self.publishes.values_mut() {
+            unconfirmed.resent = true;
+        }
+    }
+
+    /// What has to be asked again on a new connection.
+    pub(crate) fn again(&self, out: &mut Vec<Message>) {
+        for (corr, ask) in &self.asks {
+            if let Ask::Ack { topic, group, ids, .. } = ask {
+                let mut frame = Vec::new();
+                ask::ack(&mut frame, *corr, topic, group, ids);
+                out.push(text(frame));
+            }
+        }
+        out.extend(self.publishes.iter().map(|(corr, unconfirmed)| unconfirmed.frame(*corr)));
+    }
+
+    /// Nothing will be answered any more.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        for (_, unconfirmed) in std::mem::take(&mut self.publishes) {
+            let _ = unconfirmed.reply.send(Err(error.clone()));
+        }
+        let corrs: Vec<u64> = self.asks.keys().copied().collect();
+        for corr in corrs {
+            self.settle(corr, &Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! How a client connects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use promethean_event::IdMaker;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::driver::Driver;
+use crate::{Client, Error, wire};
+
+/// What a client may be told before it connects.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    settings: Settings,
+}
+
+/// The settings of a client.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) url: String,
+    pub(crate) token: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) window: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) shortest_wait: Duration,
+    pub(crate) longest_wait: Duration,
+    pub(crate) silence: Duration,
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl std::fmt::Debug for Settings {
+    /// Without the token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings").field("url", &self.url).field("window", &self.window).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    pub(crate) fn new(url: String) -> Self {
+        Self {
+            settings: Settings {
+                url,
+                token: None,
+                name: None,
+                window: 1_024,
+                connect_timeout: Duration::from_secs(10),
+                shortest_wait: Duration::from_millis(100),
+                longest_wait: Duration::from_secs(10),
+                silence: Duration::from_secs(60),
+                tls: None,
+            },
+        }
+    }
+
+    /// The token of `AUTH`, sent on every connection.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.settings.token = Some(token.into());
+        self
+    }
+
+    /// The publisher's name: `sid` of every event that brings none.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = Some(name.into());
+        self
+    }
+
+    /// Most publishes that wait for their confirmation at a time; 1,024 unless said.
+    #[must_use]
+    pub fn window(mut self, publishes: usize) -> Self {
+        self.settings.window = publishes.clamp(1, Semaphore::MAX_PERMITS);
+        self
+    }
+
+    /// How long one try to connect may take; 10 s unless said.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// The waits between tries to reconnect: from `shortest`, doubling, to `longest`, with jitter; 100 ms and 10 s
+    /// unless said.
+    #[must_use]
+    pub fn backoff(mut self, shortest: Duration, longest: Duration) -> Self {
+        (self.settings.shortest_wait, self.settings.longest_wait) = (shortest, longest.max(shortest));
+        self
+    }
+
+    /// After how long without a sign of life the connection counts as lost; 60 s unless said. The hub pings every 20 s.
+    #[must_use]
+    pub fn silence(mut self, silence: Duration) -> Self {
+        self.settings.silence = silence;
+        self
+    }
+
+    /// How `wss://` is verified; the system's certificates unless said.
+    #[must_use]
+    pub fn tls(mut self, tls: Arc<rustls::ClientConfig>) -> Self {
+        self.settings.tls = Some(tls);
+        self
+    }
+
+    /// Connects and authenticates. From then on the client reconnects by itself.
+    ///
+    /// # Errors
+    /// Nobody answers, or the hub refuses the token. Needs a Tokio runtime.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let wire = wire::connect(&self.settings).await?;
+        let (commands, inbox) = mpsc::channel(1_024);
+        let window = Arc::new(Semaphore::new(self.settings.window));
+        let name = self.settings.name.clone();
+        tokio::spawn(Driver::new(self.settings, inbox).run(wire));
+        Ok(Client::new(commands, window, Arc::new(IdMaker::new()), name))
+    }
+}

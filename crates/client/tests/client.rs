@@ -1,0 +1,270 @@
+//! The client against a real hub, through a proxy that loses connections when a test wants it to.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use promethean_bus::{Bus, BusOptions};
+use promethean_client::{Client, Code, EventId, From, GiveBack, Publish, SubscribeOptions, Subscription};
+use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
+use promethean_gateway::drain::Drain;
+use promethean_gateway::limits::Quotas;
+use promethean_gateway::listener::{Intake, Listener};
+use promethean_gateway::{EdgeConfig, Hub, ws};
+use promethean_store::memory::Memory;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn patient<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("in time")
+}
+
+async fn hub(auth: AuthConfig) -> (Arc<Hub>, SocketAddr) {
+    let hub = Arc::new(Hub {
+        bus: Bus::new(Arc::new(Memory::new()), BusOptions::default()),
+        connections: ws::Connections::default(),
+        auth: Authenticator::new(&auth).expect("a configuration"),
+        quotas: Quotas::default(),
+        config: EdgeConfig::default(),
+        drain: Drain::new(),
+    });
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
+    let addr = listener.local_addr();
+    tokio::spawn(listener.serve(ws::router(Arc::clone(&hub)), Intake::new(100, None), hub.drain.watch()));
+    (hub, addr)
+}
+
+/// Stands between client and hub.
+struct Proxy {
+    addr: SocketAddr,
+    cut: watch::Sender<u64>,
+    /// What the hub says does not reach the client.
+    deaf: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    async fn start(hub: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("an address");
+        let cut = watch::Sender::new(0);
+        let deaf = Arc::new(AtomicBool::new(false));
+        let (watching, muted) = (cut.subscribe(), Arc::clone(&deaf));
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (mut watching, muted) = (watching.clone(), Arc::clone(&muted));
+                watching.mark_unchanged();
+                tokio::spawn(async move {
+                    let Ok(hub) = TcpStream::connect(hub).await else { return };
+                    tokio::select! {
+                        () = pass(client, hub, &muted) => {}
+                        _ = watching.changed() => {}
+                    }
+                });
+            }
+        });
+        Self { addr, cut, deaf }
+    }
+
+    fn url(&self) -> String {
+        format!("ws://{}", self.addr)
+    }
+
+    fn cut(&self) {
+        self.cut.send_modify(|count| *count += 1);
+    }
+}
+
+async fn pass(client: TcpStream, hub: TcpStream, deaf: &AtomicBool) {
+    let ((mut client_in, mut client_out), (mut hub_in, mut hub_out)) = (client.into_split(), hub.into_split());
+    let up = async {
+        let _ = tokio::io::copy(&mut client_in, &mut hub_out).await;
+    };
+    let down = async {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(count @ 1..) = hub_in.read(&mut buffer).await {
+            if !deaf.load(Ordering::SeqCst) && client_out.write_all(&buffer[..count]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! { () = up => {}, () = down => {} }
+}
+
+async fn connect(url: &str) -> Client {
+    let backoff = (Duration::from_millis(10), Duration::from_millis(100));
+    patient(Client::builder(url).backoff(backoff.0, backoff.1).connect()).await.expect("connected")
+}
+
+fn from_earliest() -> SubscribeOptions {
+    SubscribeOptions { from: From::Earliest, ..SubscribeOptions::default() }
+}
+
+async fn next(events: &mut Subscription) -> promethean_client::Delivery {
+    patient(events.next()).await.expect("open").expect("a delivery")
+}
+
+#[tokio::test]
+async fn what_is_published_is_delivered_acked_and_not_delivered_again() {
+    let (hub, addr) = hub(AuthConfig::default()).await;
+    let client = connect(&format!("ws://{addr}")).await;
+    let published = client.publish("a.b", &json!({"n": 1})).await.expect("published");
+    assert_eq!((published.seq, published.duplicate), (1, false));
+    let mut events = client.subscribe("a.b", Some("g"), from_earliest()).await.expect("subscribed");
+    let delivery = next(&mut events).await;
+    assert_eq!((delivery.event().id, delivery.event().payload.get()), (published.id, r#"{"n":1}"#));
+    assert_eq!((delivery.context().attempt, delivery.event().topic.as_str()), (1, "a.b"));
+    delivery.extend(Duration::from_secs(60)).await.expect("extended");
+    delivery.nack(GiveBack { reason: Some("again".into()), ..GiveBack::default() }).await.expect("nacked");
+    let again = next(&mut events).await;
+    assert_eq!(again.context().attempt, 2);
+    again.ack().await.expect("acked");
+    let cursor = hub.bus.cursors(&topic("a.b")).await.expect("cursors");
+    assert_eq!(cursor[0].1.seq, 1);
+    client.close().await.expect("closed");
+}
+
+fn topic(name: &str) -> promethean_client::Topic {
+    promethean_client::Topic::parse(name).expect("a topic")
+}
+
+#[tokio::test]
+async fn many_publishes_share_the_window_and_each_is_confirmed_once() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let client = patient(Client::builder(format!("ws://{addr}")).window(8).connect()).await.expect("connected");
+    let client = &client;
+    let publishes = (0..500).map(|n| async move { client.publish("a", &n).await });
+    let published = patient(futures_util::future::join_all(publishes)).await;
+    let seqs: std::collections::BTreeSet<u64> = published.into_iter().map(|one| one.expect("published").seq).collect();
+    assert_eq!(seqs.into_iter().collect::<Vec<_>>(), (1..=500).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_batch_is_all_or_none_and_a_refusal_carries_the_code() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let client = connect(&format!("ws://{addr}")).await;
+    let id = EventId::from_bytes([7; 16]);
+    let events = vec![Publish::new(&1).expect("JSON").id(id), Publish::new(&2).expect("JSON").key("k")];
+    let published = client.publish_batch("a", events).await.expect("published");
+    assert_eq!(published.iter().map(|one| one.seq).collect::<Vec<_>>(), [1, 2]);
+    let again = client.send("a", Publish::new(&1).expect("JSON").id(id)).await.expect("published");
+    assert_eq!((again.seq, again.duplicate), (1, true));
+    let refused = client.send("b", Publish::new(&1).expect("JSON").id(id)).await.expect_err("taken");
+    assert_eq!((refused.code(), refused.is_retryable()), (Some(Code::DuplicateId), false));
+    let refused = client.publish("not a topic", &1).await.expect_err("no topic");
+    assert_eq!(refused.code(), Some(Code::BadTopic));
+}
+
+#[tokio::test]
+async fn a_publish_whose_answer_was_lost_is_sent_again_and_stays_once() {
+    let (hub, addr) = hub(AuthConfig::default()).await;
+    let proxy = Proxy::start(addr).await;
+    let client = connect(&proxy.url()).await;
+    proxy.deaf.store(true, Ordering::SeqCst);
+    let publishing: Vec<_> = (0..20)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.publish("a", &n).await })
+        })
+        .collect();
+    let topic = topic("a");
+    let stored = async {
+        while hub.bus.store().info(&topic).await.expect("readable").is_none_or(|info| info.last_seq < 20) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    patient(stored).await;
+    proxy.deaf.store(false, Ordering::SeqCst);
+    proxy.cut();
+    for publish in publishing {
+        let published = patient(publish).await.expect("ran").expect("confirmed");
+        assert!(published.seq <= 20 && !published.duplicate);
+    }
+    assert_eq!(hub.bus.store().info(&topic).await.expect("readable").expect("there").last_seq, 20, "each stays once");
+}
+
+#[tokio::test]
+async fn subscriptions_come_back_after_a_lost_connection() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let proxy = Proxy::start(addr).await;
+    let client = connect(&proxy.url()).await;
+    let direct = connect(&format!("ws://{addr}")).await;
+    let mut group = client.subscribe("a", Some("g"), SubscribeOptions::default()).await.expect("subscribed");
+    let mut tail = client.subscribe("a", None, SubscribeOptions::default()).await.expect("subscribed");
+    direct.publish("a", &1).await.expect("published");
+    let held = next(&mut group).await;
+    assert_eq!(next(&mut tail).await.event().payload.get(), "1");
+    proxy.cut();
+    direct.publish("a", &2).await.expect("published");
+    held.ack().await.expect("an ack that is asked again on the new connection");
+    assert_eq!(next(&mut tail).await.event().payload.get(), "2", "the tail goes on where it was");
+    loop {
+        let delivery = next(&mut group).await;
+        delivery.ack().await.expect("acked");
+        if delivery.event().payload.get() == "2" {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_tail_misses_nothing_and_pauses_the_hub() {
+    let (hub, addr) = hub(AuthConfig::default()).await;
+    let client = connect(&format!("ws://{addr}")).await;
+    let mut tail = client.subscribe("a", None, SubscribeOptions::default()).await.expect("subscribed");
+    for round in 0..10 {
+        let events = (0..1_000).map(|n| Publish::new(&(round * 1_000 + n)).expect("JSON")).collect();
+        client.publish_batch("a", events).await.expect("published");
+    }
+    let is_paused = || {
+        let held = hub.connections.list().iter().flat_map(|one| one.subscriptions()).next();
+        held.and_then(|held| held.membership.upgrade()).is_some_and(|membership| membership.is_paused())
+    };
+    patient(async {
+        while !is_paused() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    for expected in 0..10_000 {
+        assert_eq!(next(&mut tail).await.event().payload_as::<u32>().expect("a number"), expected);
+    }
+    assert!(!is_paused(), "who has caught up goes on");
+}
+
+#[tokio::test]
+async fn the_token_is_checked_at_once_and_a_wrong_one_is_an_error() {
+    let auth = AuthConfig { static_token: Some(Secret::new("sesame")), ..AuthConfig::default() };
+    let (_, addr) = hub(auth).await;
+    let url = format!("ws://{addr}");
+    let refused = Client::builder(&url).token("barley").connect().await.expect_err("refused");
+    assert_eq!((refused.code(), refused.is_denied(), refused.is_retryable()), (Some(Code::BadToken), true, false));
+    let client = Client::builder(&url).token("sesame").connect().await.expect("connected");
+    client.publish("a", &1).await.expect("published");
+    let nobody = Client::builder("ws://127.0.0.1:9").connect().await.expect_err("nobody there");
+    assert!(nobody.is_retryable() && nobody.code().is_none());
+}
+
+#[tokio::test]
+async fn dropping_a_subscription_gives_its_events_back() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let client = connect(&format!("ws://{addr}")).await;
+    client.publish("a", &1).await.expect("published");
+    let mut first = client.subscribe("a", Some("g"), from_earliest()).await.expect("subscribed");
+    let delivery = next(&mut first).await;
+    drop(first);
+    let mut second = patient(async {
+        loop {
+            match client.subscribe("a", Some("g"), from_earliest()).await {
+                Ok(subscription) => return subscription,
+                Err(error) => assert_eq!(error.code(), Some(Code::AlreadySubscribed)),
+            }
+        }
+    })
+    .await;
+    assert_eq!(next(&mut second).await.event().id, delivery.event().id);
+}
