@@ -224,16 +224,19 @@ async fn a_slow_reader_of_a_tail_misses_nothing_and_pauses_the_hub() {
         let held = hub.connections.list().iter().flat_map(|one| one.subscriptions()).next();
         held.and_then(|held| held.membership.upgrade()).is_some_and(|membership| membership.is_paused())
     };
-    patient(async {
-        while !is_paused() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    let becomes = async |paused: bool| {
+        patient(async {
+            while is_paused() != paused {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    };
+    becomes(true).await;
     for expected in 0..10_000 {
         assert_eq!(next(&mut tail).await.event().payload_as::<u32>().expect("a number"), expected);
     }
-    assert!(!is_paused(), "who has caught up goes on");
+    becomes(false).await;
 }
 
 #[tokio::test]
