@@ -29,6 +29,11 @@ pub(super) struct Plan {
     pub(super) rate: u64,
 }
 
+/// What is added to the microseconds in a payload.
+const T0: u64 = 1_000_000_000_000_000;
+/// How long a consumer waits for anything before it gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What is counted while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -63,7 +68,7 @@ pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Inst
     let mut frame = Vec::new();
     let every =
         (plan.rate > 0).then(|| Duration::from_secs_f64(plan.clients as f64 * plan.batch as f64 / plan.rate as f64));
-    let mut due = Instant::now();
+    let (mut due, mut heard) = (Instant::now(), Instant::now());
     while answered < share {
         let stopping = counts.stop.load(Relaxed);
         if stopping && unanswered.is_empty() {
@@ -86,13 +91,18 @@ pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Inst
         }
         sender.flush()?;
         let mut failed = None;
-        receiver.frames(|text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
+        let received = receiver.frames(|text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
             (true, Some(events)) => {
                 answered += events;
                 counts.published.fetch_add(events, Relaxed);
             }
             _ => failed = Some(String::from_utf8_lossy(text).into_owned()),
-        })?;
+        });
+        match received {
+            Ok(()) => heard = Instant::now(),
+            Err(error) if !is_timeout(&error) || heard.elapsed() > PATIENCE => return Err(error),
+            Err(_) => {}
+        }
         if let Some(text) = failed {
             return Err(io::Error::other(format!("a publish was refused: {text}")));
         }
@@ -114,15 +124,16 @@ fn pace(due: &mut Instant, every: Duration) {
 
 fn write_publish(out: &mut Vec<u8>, topic: &str, events: u64, fill: &str, started: Instant) {
     use std::io::Write as _;
-    let now = started.elapsed().as_micros();
+    // Sixteen digits always, so that the payload has one size.
+    let now = T0 + started.elapsed().as_micros() as u64;
     // Writing into a vector cannot fail.
     let _ = if events == 1 {
-        write!(out, r#"{{"op":"PUBLISH","topic":"{topic}","payload":{{"t":{now:016},"fill":"{fill}"}}}}"#)
+        write!(out, r#"{{"op":"PUBLISH","topic":"{topic}","payload":{{"t":{now},"fill":"{fill}"}}}}"#)
     } else {
         let _ = write!(out, r#"{{"op":"PUBLISH","topic":"{topic}","events":["#);
         for index in 0..events {
             let comma = if index > 0 { "," } else { "" };
-            let _ = write!(out, r#"{comma}{{"payload":{{"t":{now:016},"fill":"{fill}"}}}}"#);
+            let _ = write!(out, r#"{comma}{{"payload":{{"t":{now},"fill":"{fill}"}}}}"#);
         }
         write!(out, "]}}")
     };
@@ -144,11 +155,11 @@ pub(super) fn consume(
     let group = plan.group(number);
     // How many events each unanswered frame is about; the first ones are the subscribes.
     let mut pending: std::collections::VecDeque<u64> = std::iter::repeat_n(0, plan.topics).collect();
-    let (mut seen, mut answered) = (0_u64, 0_u64);
+    let (mut seen, mut answered, mut heard) = (0_u64, 0_u64, Instant::now());
     while answered < expect {
         let mut acks: Vec<(String, u64)> = Vec::new();
         let mut failed = None;
-        receiver.frames(|text| {
+        let received = receiver.frames(|text| {
             if text.starts_with(br#"{"op":"OK""#) {
                 let events = pending.pop_front().unwrap_or(0);
                 answered += events;
@@ -164,7 +175,12 @@ pub(super) fn consume(
             } else {
                 failed = Some(String::from_utf8_lossy(text).into_owned());
             }
-        })?;
+        });
+        match received {
+            Ok(()) => heard = Instant::now(),
+            Err(error) if !is_timeout(&error) || heard.elapsed() > PATIENCE => return Err(error),
+            Err(_) => {}
+        }
         if let Some(text) = failed {
             return Err(io::Error::other(format!("the hub says: {text}")));
         }
@@ -211,11 +227,15 @@ fn ids_of(text: &[u8], mut sent: impl FnMut(u64)) -> (String, String, u64) {
         events += 1;
         at = id + 36;
         if let Some(t) = after(r#""payload":{"t":"#, at) {
-            sent(text[t..t + 16].parse().unwrap_or(0));
+            sent(text[t..t + 16].parse().unwrap_or(T0) - T0);
             at = t + 16;
         }
     }
     (topic.to_owned(), ids, events)
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// Stops everything after `duration`.

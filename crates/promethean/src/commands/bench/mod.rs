@@ -107,8 +107,9 @@ fn end_to_end(plan: &Plan, mode: &'static str) -> Result<Report, Failure> {
             let consuming = scope.spawn(|| consumers(plan, &counts, started, &ready));
             ready.wait();
             let began = Instant::now();
-            publishers(plan, &counts, started)?;
+            let published = publishers(plan, &counts, started);
             counts.stop.store(true, Relaxed);
+            published?;
             latencies = Some(consuming.join().map_err(|_| Failure::failed("a consumer panicked"))??);
             elapsed = began.elapsed();
             Ok(())

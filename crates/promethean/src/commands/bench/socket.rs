@@ -5,7 +5,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Fixed: masking has to be done, being unpredictable helps nobody here.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
@@ -28,20 +28,24 @@ pub(super) struct Receiver {
 pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender, Receiver)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_read_timeout(Some(Duration::from_millis(250)))?;
     let auth = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request = format!(
         "GET / HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{auth}\r\n"
     );
     stream.write_all(request.as_bytes())?;
+    let asked = Instant::now();
     let mut receiver = Receiver { stream: stream.try_clone()?, buffer: vec![0; 256 * 1024], start: 0, end: 0 };
     let head = loop {
         let so_far = &receiver.buffer[..receiver.end];
         if let Some(end) = so_far.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
             break end + 4;
         }
-        receiver.fill()?;
+        match receiver.fill() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && asked.elapsed() < Duration::from_secs(10) => {}
+            other => other?,
+        }
     };
     let status = String::from_utf8_lossy(&receiver.buffer[..head]).lines().next().unwrap_or_default().to_owned();
     if !status.contains(" 101 ") {
