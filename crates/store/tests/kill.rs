@@ -61,9 +61,8 @@ fn victim(dir: &str, sync: Sync) {
                 }
             })
         });
-        for publisher in publishers {
-            publisher.await.expect("no panic");
-        }
+        let (ended, ..) = futures_util::future::select_all(publishers).await;
+        ended.expect("a publisher goes on until the end");
     });
 }
 

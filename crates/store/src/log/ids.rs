@@ -117,7 +117,7 @@ pub(super) struct Table {
     file: Arc<dyn File>,
 }
 
-fn path(dir: &Path, number: u64) -> PathBuf {
+pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join("ids").join(format!("{number:08}.ids"))
 }
 
@@ -205,7 +205,6 @@ impl Table {
         Ok(None)
     }
 
-    #[expect(dead_code, reason = "the doctor will")]
     /// Reads every page and the topics; what is wrong is an error.
     pub(super) fn check(&self) -> Result<()> {
         for index in 0..self.meta.pages {

@@ -110,6 +110,21 @@ impl Index {
         Ok(Self { db })
     }
 
+    /// Checks the bytes of an index file; the journal file up to which it is complete.
+    pub(super) fn check(bytes: Vec<u8>) -> Result<u64> {
+        let backend = redb::backends::InMemoryBackend::new();
+        backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, &bytes)).map_err(broken)?;
+        drop(bytes);
+        let checked = std::panic::catch_unwind(|| {
+            let mut db = Database::builder().create_with_backend(backend).map_err(broken)?;
+            if !db.check_integrity().map_err(broken)? {
+                return Err(Error::Damaged("its checksums are wrong".to_owned()));
+            }
+            Self { db }.settled()
+        });
+        checked.unwrap_or_else(|_| Err(Error::Damaged("it is not an index".to_owned())))
+    }
+
     /// The journal file up to which the index is complete.
     pub(super) fn settled(&self) -> Result<u64> {
         let read = self.db.begin_read().map_err(broken)?;

@@ -246,6 +246,21 @@ pub(super) fn scan(bytes: &[u8], number: u64, sealed_end: Option<u64>) -> Result
     Ok(Scan { salt, previous_end, frames, end, holes, torn })
 }
 
+/// The payloads of all whole frames of a journal file, in order, whatever is between them.
+pub(super) fn salvage(bytes: &[u8]) -> Vec<Range<usize>> {
+    let (salt, mut frames, mut at) = (u64_at(bytes, 24), Vec::new(), FIRST as usize);
+    while let Some(found) = find(bytes, at) {
+        at = match frame_at(bytes, found, salt) {
+            Some((payload, ..)) => {
+                frames.push(payload.clone());
+                payload.end.next_multiple_of(8)
+            }
+            None => found + 8,
+        };
+    }
+    frames
+}
+
 /// The next place from `at` on that might be a frame.
 fn find(bytes: &[u8], at: usize) -> Option<usize> {
     let (words, _) = bytes.get(at..)?.as_chunks::<8>();

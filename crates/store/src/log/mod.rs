@@ -13,6 +13,7 @@
 
 mod codec;
 pub mod disk;
+pub mod doctor;
 mod entry;
 mod ids;
 mod index;

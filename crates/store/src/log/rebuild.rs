@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use promethean_event::EventId;
 
 use super::codec::Held;
-use super::ids::{At, Table, TableMeta};
+use super::ids::{self, At, Table, TableMeta};
 use super::index::{self, Additions, Index, Latest};
 use super::manifest::Manifest;
 use super::options::{OpenError, Options};
@@ -92,9 +92,13 @@ pub(super) fn rebuild(
     build.flush_ids().map_err(failed)?;
     let written = build.written;
     if !tables_sound {
-        manifest.tables = written;
+        let old = std::mem::replace(&mut manifest.tables, written);
         disk.create_dir(&dir.join("ids")).map_err(io_error("the directory of the id tables could not be made"))?;
         manifest.write(disk, dir).map_err(io_error("the manifest could not be written"))?;
+        for meta in old {
+            // Where it is missing, that is why the tables were made anew.
+            let _ = disk.remove(&ids::path(dir, meta.number));
+        }
     }
     let open = |meta: &TableMeta| Table::open(disk, dir, meta.clone()).map(Arc::new);
     let tables: io::Result<Vec<_>> = manifest.tables.iter().map(open).collect();

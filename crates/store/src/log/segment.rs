@@ -465,7 +465,6 @@ pub(super) fn decode(bytes: &Bytes) -> Option<(usize, Vec<(Seq, Held)>)> {
     reader.is_empty().then_some((end, events))
 }
 
-#[expect(dead_code, reason = "the doctor will")]
 /// The topic that a segment file says it is of, and where its first block is.
 pub(super) fn head(bytes: &[u8]) -> Option<(u32, Topic, usize)> {
     let name_end = 20_usize.checked_add(u32_at(bytes, 16) as usize)?;

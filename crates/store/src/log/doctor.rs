@@ -1,0 +1,311 @@
+//! The doctor: checks every checksum of a data directory, and saves what can be saved.
+//!
+//! [`check`] changes nothing and needs no lock; on a directory in use it may see a journal file that is being
+//! written and say that its end is not whole. [`rebuild_index`] and [`salvage`] take the lock.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use promethean_event::{Seq, Topic};
+use serde::Serialize;
+
+use super::codec::Reader;
+use super::disk::{Disk, Real, read_all};
+use super::entry::Entry;
+use super::ids::Table;
+use super::index::Index;
+use super::manifest::{Manifest, TopicEntry};
+use super::options::{OpenError, Options};
+use super::segment::{Segment, decode, head};
+use super::{journal, rebuild, recovery};
+
+mod salvage;
+
+pub use salvage::{Salvaged, salvage};
+
+/// What is wrong, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The file.
+    pub file: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: String,
+    /// Whether it can be made anew from the rest: nothing is lost then.
+    pub rebuildable: bool,
+}
+
+/// The state of a data directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Topics.
+    pub topics: u64,
+    /// Whole events, settled or not.
+    pub events: u64,
+    /// Segments read.
+    pub segments: u64,
+    /// Journal files read.
+    pub journal_files: u64,
+    /// What is wrong; empty: the directory is sound.
+    pub damage: Vec<Finding>,
+    /// What is worth knowing and no damage.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.damage.is_empty()
+    }
+
+    fn found(&mut self, file: &Path, offset: u64, what: impl Into<String>, rebuildable: bool) {
+        self.damage.push(Finding { file: file.to_owned(), offset, what: what.into(), rebuildable });
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} topics, {} events, {} segments, {} journal files",
+            self.topics, self.events, self.segments, self.journal_files
+        )?;
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
+        for finding in &self.damage {
+            writeln!(f, "damaged: {} at offset {}: {}", finding.file.display(), finding.offset, finding.what)?;
+        }
+        let remedy = match (self.is_sound(), self.damage.iter().all(|finding| finding.rebuildable)) {
+            (true, _) => "sound",
+            (_, true) => "damaged; nothing is lost: run the doctor with --rebuild-index",
+            _ => "damaged; put the files back from a backup, or save the rest with --salvage TO",
+        };
+        f.write_str(remedy)
+    }
+}
+
+/// Checks every checksum. Changes nothing.
+///
+/// # Errors
+/// The directory is not one of ours, or the system refuses to read it.
+pub fn check(dir: &Path) -> Result<Report, OpenError> {
+    check_on(&Real, dir)
+}
+
+/// As [`check`], on any disk.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_on(disk: &dyn Disk, dir: &Path) -> Result<Report, OpenError> {
+    recognise(disk, dir)?;
+    let mut report = Report::default();
+    let manifest = match recovery::read_manifest(disk, dir) {
+        Ok(manifest) => manifest,
+        Err(OpenError::Damaged { file, offset, what }) => {
+            report.found(&file, offset, what, false);
+            return Ok(report);
+        }
+        Err(error) => return Err(error),
+    };
+    report.topics = manifest.topics.len() as u64;
+    for (number, topic) in &manifest.topics {
+        check_segments(disk, dir, *number, topic, &mut report);
+    }
+    check_journal(disk, dir, &manifest, &mut report)?;
+    check_caches(disk, dir, &manifest, &mut report);
+    Ok(report)
+}
+
+/// Whether the directory is one of ours.
+fn recognise(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    let reading = || recovery::io_error(format!("{} could not be read", dir.display()));
+    match read_all(disk, &dir.join(recovery::FORMAT)) {
+        Ok(found) if found == recovery::FORMAT_TEXT.as_bytes() => Ok(()),
+        Ok(found) => {
+            let found = String::from_utf8_lossy(&found).trim().chars().take(80).collect();
+            let expected = recovery::FORMAT_TEXT.trim();
+            Err(OpenError::Format { dir: dir.to_owned(), found, expected })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let names = disk.list(dir).map_err(reading())?;
+            let found = names.into_iter().next().unwrap_or_else(|| "nothing".to_owned());
+            Err(OpenError::Foreign { dir: dir.to_owned(), found })
+        }
+        Err(error) => Err(reading()(error)),
+    }
+}
+
+fn check_segments(disk: &dyn Disk, dir: &Path, number: u32, topic: &TopicEntry, report: &mut Report) {
+    let mut last = 0;
+    for meta in &topic.segments {
+        report.segments += 1;
+        let path = meta.path(dir, number);
+        let bytes = match read_all(disk, &path) {
+            Ok(mut bytes) if bytes.len() as u64 >= meta.len => {
+                bytes.truncate(usize::try_from(meta.len).unwrap_or(usize::MAX));
+                Bytes::from(bytes)
+            }
+            Ok(bytes) => {
+                report.found(&path, bytes.len() as u64, format!("it ends here, before its {} bytes", meta.len), false);
+                Bytes::from(bytes)
+            }
+            Err(error) => {
+                report.found(&path, 0, error.to_string(), false);
+                continue;
+            }
+        };
+        if head(&bytes).is_none_or(|(this, name, _)| this != number || name != topic.name) {
+            report.found(&path, 0, "its head is damaged or another topic's", false);
+        }
+        let mut events = 0;
+        for block in blocks(&bytes) {
+            for (seq, _) in block.1 {
+                if seq <= last {
+                    report.found(&path, block.0 as u64, format!("event {seq} comes after {last}"), false);
+                }
+                (last, events) = (seq, events + 1);
+            }
+        }
+        match Segment::open(disk, path.clone(), meta.len) {
+            Err(error) => report.found(&path, meta.len, error.to_string(), false),
+            Ok(segment) => {
+                for entry in &segment.blocks {
+                    let start = usize::try_from(entry.offset).unwrap_or(usize::MAX);
+                    let whole = bytes.get(start..).is_some_and(|_| decode(&bytes.slice(start..)).is_some());
+                    if !whole {
+                        report.found(&path, entry.offset, "a block does not have its checksum", false);
+                    }
+                }
+            }
+        }
+        if events != meta.events {
+            let what = format!("{events} whole events, the manifest says {}", meta.events);
+            report.found(&path, 0, what, false);
+        }
+        report.events += events;
+    }
+}
+
+/// The whole blocks of a segment file, with their offsets, also around damage.
+fn blocks(bytes: &Bytes) -> impl Iterator<Item = (usize, Vec<(Seq, super::codec::Held)>)> + '_ {
+    let mut at = head(bytes).map_or(0, |(_, _, start)| start);
+    std::iter::from_fn(move || {
+        loop {
+            let found = bytes.get(at..)?.windows(4).position(|word| word == super::segment::BLOCK)?;
+            let start = at + found;
+            if let Some((len, events)) = decode(&bytes.slice(start..)) {
+                at = start + len;
+                return Some((start, events));
+            }
+            at = start + 1;
+        }
+    })
+}
+
+fn check_journal(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut Report) -> Result<(), OpenError> {
+    let files = match recovery::unsettled(disk, dir, manifest.settled) {
+        Err(OpenError::Damaged { file, offset, what }) => {
+            report.found(&file, offset, what, false);
+            return Ok(());
+        }
+        files => files?,
+    };
+    let mut sealed_end = None;
+    for (number, path) in files.iter().rev() {
+        report.journal_files += 1;
+        let reading = recovery::io_error(format!("{} could not be read", path.display()));
+        let bytes = Bytes::from(read_all(disk, path).map_err(reading)?);
+        match journal::scan(&bytes, *number, sealed_end) {
+            Err(damage) => {
+                report.found(path, damage.offset, damage.what, false);
+                sealed_end = None;
+            }
+            Ok(scan) => {
+                sealed_end = Some(scan.previous_end);
+                if scan.torn || scan.holes {
+                    let at = format!("{} ends at {} with a frame that is not whole", path.display(), scan.end);
+                    report.notes.push(format!("{at}: it was never promised and is cut at the next start"));
+                }
+                for frame in &scan.frames {
+                    let mut reader = Reader::within(&bytes, frame.clone());
+                    while !reader.is_empty() {
+                        match Entry::read(&mut reader) {
+                            Some(Entry::Event(..)) => report.events += 1,
+                            Some(Entry::Topic(..)) => report.topics += 1,
+                            Some(_) => {}
+                            None => {
+                                report.found(path, frame.start as u64, "a frame with entries of another kind", false);
+                                break;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut Report) {
+    for meta in &manifest.tables {
+        let path = super::ids::path(dir, meta.number);
+        match Table::open(disk, dir, meta.clone()) {
+            Err(error) => report.found(&path, 0, error.to_string(), true),
+            Ok(table) => {
+                if let Err(error) = table.check() {
+                    report.found(&path, 0, error.to_string(), true);
+                }
+            }
+        }
+    }
+    // Opening may repair, so a copy in memory is looked at, never the file.
+    let path = dir.join(super::index::NAME);
+    let settled = read_all(disk, &path)
+        .map_err(|error| error.to_string())
+        .and_then(|bytes| Index::check(bytes).map_err(|error| error.to_string()));
+    match settled {
+        Err(what) => report.found(&path, 0, what, true),
+        Ok(settled) if settled < manifest.settled => {
+            let what = format!("it ends at journal file {settled}, the manifest at {}", manifest.settled);
+            report.found(&path, 0, what, true);
+        }
+        Ok(_) => {}
+    }
+}
+
+/// Makes the index and the id tables anew from the segments.
+///
+/// # Errors
+/// The directory is in use, or its segments are damaged.
+pub fn rebuild_index(dir: &Path) -> Result<(), OpenError> {
+    rebuild_index_on(Arc::new(Real), dir)
+}
+
+/// As [`rebuild_index`], on any disk.
+///
+/// # Errors
+/// As [`rebuild_index`].
+pub fn rebuild_index_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<(), OpenError> {
+    recognise(&*disk, dir)?;
+    let options = Options { disk, ..Options::new(dir) };
+    let lock = lock(&*options.disk, dir)?;
+    let manifest = recovery::read_manifest(&*options.disk, dir)?;
+    rebuild::rebuild(&options, manifest, None, false)?;
+    drop(lock);
+    Ok(())
+}
+
+fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any::Any + Send + Sync>, OpenError> {
+    let doing = recovery::io_error(format!("{} could not be locked", dir.display()));
+    disk.lock(&dir.join(recovery::LOCK)).map_err(doing)?.ok_or_else(|| OpenError::InUse { dir: dir.to_owned() })
+}
+
+/// The topic of a segment file, where its head is whole.
+fn topic_of(bytes: &[u8]) -> Option<Topic> {
+    head(bytes).map(|(_, name, _)| name)
+}
