@@ -7,9 +7,9 @@
 //!                     settle: segments, id table, index, manifest ─► journal file free
 //! ```
 //!
-//! In the order of an event's life: [`queue`] → [`writer`] → [`journal`] ([`entry`], [`codec`]) → [`topic`] (the tail) →
-//! [`settle`] → [`segment`], [`ids`], [`index`], [`manifest`] → [`read`], [`keys`] → [`maintain`]. [`recovery`] is
-//! how all of it comes back; [`disk`] is the seam under it.
+//! In the order of an event's life: `queue` → `writer` → `journal` (`entry`, `codec`) → `topic` (the tail) → `settle` →
+//! `segment`, `ids`, `index`, `manifest` → `read`, `keys` → `maintain`. `recovery` is how all of it comes back,
+//! `rebuild` how the caches do; [`disk`] is the seam under it, [`doctor`] looks after it.
 
 mod codec;
 pub mod disk;
