@@ -118,6 +118,9 @@ pub(crate) struct DoctorArgs {
     /// Copy everything that can still be read into a new directory.
     #[arg(long, value_name = "TO")]
     pub(crate) salvage: Option<PathBuf>,
+    /// The report as JSON.
+    #[arg(long, conflicts_with = "salvage")]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

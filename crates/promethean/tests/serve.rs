@@ -258,3 +258,79 @@ fn the_log_is_the_default_and_a_second_hub_on_its_directory_is_refused() {
     again.signal(Signal::TERM);
     assert_eq!(again.end().0, Some(0), "the directory is free again");
 }
+
+fn doctor(args: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_promethean")).arg("doctor").args(args).output().expect("runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).expect("text"))
+}
+
+#[test]
+fn the_doctor_finds_damage_and_saves_the_rest() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let data_text = data.to_str().expect("text");
+    let mut hub = Hub::start(&[("PROMETHEAN_STORE", "log"), ("PROMETHEAN_DATA_DIR", data_text)], &[]);
+    for n in 0..20 {
+        assert!(publish(hub.addr("http"), &format!("{{\"n\":{n}}}")).starts_with("HTTP/1.1 200"));
+    }
+    hub.process.child.kill().expect("killed");
+    hub.process.child.wait().expect("ended");
+
+    let (code, said) = doctor(&[data_text]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("20 events") && said.contains("sound"), "{said}");
+
+    flip_a_byte_of(&data.join("journal"), b"\"n\":3");
+    let (code, said) = doctor(&[data_text]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("journal") && said.contains("offset"), "{said}");
+    let (code, said) = doctor(&[data_text, "--json"]);
+    assert!(code == Some(1) && said.contains("\"damage\""), "{said}");
+
+    let saved = dir.path().join("saved");
+    let (code, said) = doctor(&[data_text, "--salvage", saved.to_str().expect("text")]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(doctor(&[saved.to_str().expect("text")]).0, Some(0));
+    assert_eq!(doctor(&[dir.path().to_str().expect("text")]).0, Some(1), "not a data directory");
+}
+
+#[test]
+fn the_doctor_makes_the_index_anew() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let data_text = data.to_str().expect("text");
+    let variables = [("PROMETHEAN_STORE", "log"), ("PROMETHEAN_DATA_DIR", data_text)];
+    let hub = Hub::start(&variables, &[]);
+    assert!(publish(hub.addr("http"), "1").starts_with("HTTP/1.1 200"));
+    hub.signal(Signal::TERM);
+    assert_eq!(hub.end().0, Some(0));
+    let (code, said) = doctor(&[data_text, "--rebuild-index"]);
+    assert_eq!(code, Some(0), "{said}");
+    let hub = Hub::start(&variables, &[]);
+    assert!(get(hub.addr("http"), "/replay?topic=a&from=earliest").contains("\"count\":1"));
+}
+
+fn publish(addr: SocketAddr, payload: &str) -> String {
+    let mut stream = TcpStream::connect(addr).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let length = payload.len();
+    let head = "POST /publish/a HTTP/1.1\r\nhost: hub\r\ncontent-type: application/json\r\n";
+    write!(stream, "{head}content-length: {length}\r\nconnection: close\r\n\r\n{payload}").expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+/// Changes one byte inside the first place where a file of `dir` holds `text`.
+fn flip_a_byte_of(dir: &std::path::Path, text: &[u8]) {
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let mut bytes = std::fs::read(&path).expect("read");
+        if let Some(at) = bytes.windows(text.len()).position(|window| window == text) {
+            bytes[at + 1] ^= 1;
+            return std::fs::write(&path, bytes).expect("written");
+        }
+    }
+    panic!("nothing to damage in {}", dir.display());
+}

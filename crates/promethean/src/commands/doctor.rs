@@ -1,8 +1,37 @@
 //! `promethean doctor`: what is wrong with a data directory, and what can be saved.
+//!
+//! Exits 0 when the directory is sound, 1 when it is damaged or cannot be read.
+
+use promethean_store::log::doctor::{check, rebuild_index, salvage};
 
 use crate::args::DoctorArgs;
 use crate::exit::Failure;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    Err(Failure::failed(format!("{}: this build has no log engine yet", args.dir.display())))
+    if let Some(to) = &args.salvage {
+        let saved = salvage(&args.dir, to).map_err(Failure::failed)?;
+        println!(
+            "saved {} topics, {} events and {} groups to {}; {} events between them are gone",
+            saved.topics,
+            saved.events,
+            saved.groups,
+            to.display(),
+            saved.missing
+        );
+        return Ok(());
+    }
+    if args.rebuild_index {
+        rebuild_index(&args.dir).map_err(Failure::failed)?;
+        println!("the index was made anew");
+    }
+    let report = check(&args.dir).map_err(Failure::failed)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::failed)?);
+    } else {
+        println!("{report}");
+    }
+    if report.is_sound() {
+        return Ok(());
+    }
+    Err(Failure::failed(format!("{} is damaged", args.dir.display())))
 }
