@@ -226,6 +226,11 @@ impl Bus {
         Ok(groups.into_iter().map(cursor).collect())
     }
 
+    /// Whether a group is under way on a topic: it has members here, or something of it is being saved.
+    pub fn is_live(&self, topic: &Topic, group: &Group) -> bool {
+        self.core.runner_of(topic, group).is_some()
+    }
+
     /// How a group stands on a topic, with what is unfinished; `None`: it has no cursor there.
     ///
     /// # Errors

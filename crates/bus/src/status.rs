@@ -122,5 +122,5 @@ impl std::convert::From<Unanswered> for Holding {
 
 /// Events not done by `state` in a topic that ends at `tail`.
 pub(crate) fn lag_of(state: &GroupState, tail: Seq) -> u64 {
-    tail.saturating_sub(state.floor).saturating_sub(state.done.count())
+    state.lag(tail)
 }

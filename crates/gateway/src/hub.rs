@@ -8,6 +8,8 @@ use promethean_event::limits::{DEFAULT_EVENT_BYTES, DEFAULT_FRAME_BYTES};
 use crate::auth::Authenticator;
 use crate::drain::Drain;
 use crate::limits::Quotas;
+use crate::metrics::Gauges;
+use crate::ops::{About, Samples};
 use crate::ws::Connections;
 
 /// The shared state of the edge. Put it into an `Arc`.
@@ -25,6 +27,29 @@ pub struct Hub {
     pub config: EdgeConfig,
     /// Says when the hub ends; whoever must be waited for holds a watch of it.
     pub drain: Drain,
+    /// What the hub says of itself.
+    pub about: About,
+    /// What is sampled every second.
+    pub samples: Samples,
+    /// What others count for `/metrics`.
+    pub gauges: Gauges,
+}
+
+impl Hub {
+    /// A hub over `bus` to which nobody is connected yet.
+    pub fn new(bus: Bus, auth: Authenticator, quotas: Quotas, config: EdgeConfig) -> Self {
+        Self {
+            bus,
+            connections: Connections::default(),
+            auth,
+            quotas,
+            config,
+            drain: Drain::new(),
+            about: About::default(),
+            samples: Samples::default(),
+            gauges: Gauges::default(),
+        }
+    }
 }
 
 /// The settings of the edge.

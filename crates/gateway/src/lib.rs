@@ -4,11 +4,14 @@
 //! what may it do) → [`limits`] → the bus. What goes wrong comes back through [`rejection`]. [`Hub`] is what all share.
 
 pub mod auth;
+mod dashboard;
 pub mod drain;
 pub mod http;
 mod hub;
 pub mod limits;
 pub mod listener;
+pub mod metrics;
+pub mod ops;
 pub mod rejection;
 pub mod tls;
 pub mod ws;

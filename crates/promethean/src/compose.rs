@@ -5,12 +5,9 @@ use std::sync::Arc;
 use axum::Router;
 use promethean_bus::{Bus, BusOptions, Limits};
 use promethean_gateway::auth::Authenticator;
-use promethean_gateway::drain::Drain;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::Intake;
-use promethean_gateway::rejection::{method_not_allowed, not_found};
-use promethean_gateway::ws::Connections;
-use promethean_gateway::{Hub, http, ws};
+use promethean_gateway::{Hub, http, ops, ws};
 use promethean_store::Store;
 use promethean_store::log::{Log, Options};
 use promethean_store::memory::Memory;
@@ -51,17 +48,15 @@ pub(crate) fn hub(config: &Config, store: Arc<dyn Store>) -> Result<Arc<Hub>, Fa
         max_series: config.edge.metrics_max_series,
     };
     let auth = Authenticator::new(&config.auth).map_err(Failure::usage)?;
-    Ok(Arc::new(Hub {
-        bus: Bus::new(store, options),
-        connections: Connections::default(),
-        auth,
-        quotas: Quotas::new(config.conn_rate, config.topic_rate),
-        config: config.edge.clone(),
-        drain: Drain::new(),
-    }))
+    let quotas = Quotas::new(config.conn_rate, config.topic_rate);
+    let hub = Hub::new(Bus::new(store, options), auth, quotas, config.edge.clone());
+    if let Engine::Log { dir, .. } = &config.engine {
+        hub.about.set_data_dir(dir.clone());
+    }
+    Ok(Arc::new(hub))
 }
 
-/// Serves every listener in a task of its own, and keeps the signing keys fresh.
+/// Serves every listener in a task of its own, keeps the signing keys fresh and takes samples for the charts.
 pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
     for serving in listeners {
         let router = router(hub, &serving);
@@ -69,6 +64,7 @@ pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
     }
     let auth = hub.auth.clone();
     tokio::spawn(async move { auth.run().await });
+    tokio::spawn(ops::sample(Arc::clone(hub)));
 }
 
 /// What one listener answers.
@@ -76,10 +72,10 @@ fn router(hub: &Arc<Hub>, serving: &Serving) -> Router {
     if serving.ws && !serving.http && !serving.ops {
         return ws::router(Arc::clone(hub));
     }
-    let router = if serving.http {
-        http::router(Arc::clone(hub))
-    } else {
-        Router::new().fallback(not_found).method_not_allowed_fallback(method_not_allowed)
+    let router = match (serving.http, serving.ops) {
+        (true, true) => ops::router_with_http(Arc::clone(hub)),
+        (_, true) => ops::router(Arc::clone(hub)),
+        _ => http::router(Arc::clone(hub)),
     };
     if serving.ws { ws::in_front_of(router, Arc::clone(hub)) } else { router }
 }

@@ -50,6 +50,11 @@ pub struct GroupState {
 const VERSION: u8 = 1;
 
 impl GroupState {
+    /// Events not done in a topic that ends at `tail`.
+    pub fn lag(&self, tail: Seq) -> u64 {
+        tail.saturating_sub(self.floor).saturating_sub(self.done.count())
+    }
+
     /// The state as bytes, for engines that keep bytes. Little-endian, counts before lists.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];

@@ -184,6 +184,12 @@ impl Policy {
         rules.iter().find(about).is_some_and(|rule| rule.effect == Effect::Allow)
     }
 
+    /// Whether `action` is allowed on some topic.
+    pub fn allows_somewhere(&self, action: Action) -> bool {
+        let Some(rules) = &self.rules else { return true };
+        rules.iter().any(|rule| rule.effect == Effect::Allow && rule.action.is_none_or(|this| this == action))
+    }
+
     /// Whether a subscription to `selector` may be made. A topic is checked at once; a pattern is accepted however wide
     /// it is, and every topic that it matches has to pass [`allows`](Self::allows) before it is delivered or named.
     pub fn allows_selector(&self, action: Action, selector: &Selector, group: Option<&Group>) -> bool {

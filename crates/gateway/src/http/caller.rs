@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use http::{HeaderMap, header};
-use promethean_event::Topic;
+use promethean_event::{Group, Topic};
 
 use crate::Hub;
 use crate::auth::{Action, Identity};
@@ -41,6 +41,33 @@ impl Caller {
             return Ok(());
         }
         Err(Rejection::forbidden(action, topic.as_str()))
+    }
+
+    /// Whether the operator's view shows `topic`, in any group of it.
+    pub(crate) fn sees(&self, topic: &Topic) -> bool {
+        let policy = &self.identity.policy;
+        policy.shows(topic) || policy.allows(Action::Admin, topic, None)
+    }
+
+    /// Checks that the operator's view shows `topic`.
+    pub(crate) fn must_see(&self, topic: &Topic) -> Result<(), Rejection> {
+        if self.sees(topic) { Ok(()) } else { Err(Rejection::forbidden(Action::Subscribe, topic.as_str())) }
+    }
+
+    /// Whether the operator's view shows `group` on `topic`.
+    pub(crate) fn sees_group(&self, topic: &Topic, group: &Group) -> bool {
+        let policy = &self.identity.policy;
+        policy.allows(Action::Subscribe, topic, Some(group))
+            || policy.allows(Action::Subscribe, topic, None)
+            || policy.allows(Action::Admin, topic, None)
+    }
+
+    /// Checks that the operator's view shows `group` on `topic`.
+    pub(crate) fn must_see_group(&self, topic: &Topic, group: &Group) -> Result<(), Rejection> {
+        if self.sees_group(topic, group) {
+            return Ok(());
+        }
+        Err(Rejection::forbidden(Action::Subscribe, topic.as_str()))
     }
 }
 

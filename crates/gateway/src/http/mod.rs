@@ -23,7 +23,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
-use http::Method;
 
 use crate::Hub;
 
@@ -33,7 +32,8 @@ pub(crate) use caller::Caller;
 pub(crate) use health::{healthz, readyz};
 pub(crate) use openapi::document;
 pub(crate) use query::Query;
-pub(crate) use route::{Param, Route, build};
+pub(crate) use replay::unreadable;
+pub(crate) use route::{Param, Route, build, with_routes};
 
 /// The routes of the HTTP port.
 pub fn router(hub: Arc<Hub>) -> Router {
@@ -45,6 +45,11 @@ async fn openapi_json() -> axum::response::Response {
     json_body(&document("Promethean HTTP API", ROUTES))
 }
 
+/// The routes that the ops port serves too, so that the page there needs one origin only.
+pub(crate) fn shared_routes() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|route| ["/publish/{topic}", "/replay", "/export"].contains(&route.path))
+}
+
 const TOPIC: Param = Param::required("topic", "The topic.");
 const TOPIC_IN_PATH: Param = Param::path("topic", "The topic.");
 const FROM: Param = Param::optional("from", "Where to start: earliest, latest, ts or afterId.");
@@ -54,7 +59,7 @@ const AFTER_ID: Param = Param::optional("afterId", "For from=afterId: the id of 
 /// Every route of the HTTP port.
 pub(crate) static ROUTES: &[Route] = &[
     Route {
-        method: Method::POST,
+        method: "POST",
         path: "/publish/{topic}",
         about: "Publishes the body: JSON, NDJSON (one payload a line, all or none) or CloudEvents 1.0 (binary, \
                 structured, batch).",
@@ -81,7 +86,7 @@ pub(crate) static ROUTES: &[Route] = &[
         handler: || post(publish::publish),
     },
     Route {
-        method: Method::GET,
+        method: "GET",
         path: "/replay",
         about: "Events of a topic, page by page: next is the value for afterId, left out at the end.",
         params: &[TOPIC, FROM, TS, AFTER_ID, Param::optional("limit", "Most events, 1 to 10,000; 100 if left out.")],
@@ -93,7 +98,7 @@ pub(crate) static ROUTES: &[Route] = &[
         handler: || get(replay::replay),
     },
     Route {
-        method: Method::GET,
+        method: "GET",
         path: "/export",
         about: "Streams the events of a topic as NDJSON, or as a JSON array with ndjson=0.",
         params: &[
@@ -110,7 +115,7 @@ pub(crate) static ROUTES: &[Route] = &[
         handler: || get(export::export),
     },
     Route {
-        method: Method::GET,
+        method: "GET",
         path: "/events/{topic}",
         about: "Server-Sent Events: the live tail of a topic or pattern; Last-Event-ID resumes.",
         params: &[
@@ -128,7 +133,7 @@ pub(crate) static ROUTES: &[Route] = &[
         handler: || get(events::events),
     },
     Route {
-        method: Method::GET,
+        method: "GET",
         path: "/healthz",
         about: "Whether the hub lives.",
         params: &[],
@@ -140,7 +145,7 @@ pub(crate) static ROUTES: &[Route] = &[
         handler: || get(healthz),
     },
     Route {
-        method: Method::GET,
+        method: "GET",
         path: "/readyz",
         about: "Whether the hub takes requests: the store writes, tokens can be checked, it is not draining.",
         params: &[],
@@ -152,7 +157,7 @@ pub(crate) static ROUTES: &[Route] = &[
         handler: || get(readyz),
     },
     Route {
-        method: Method::GET,
+        method: "GET",
         path: "/openapi.json",
         about: "This document.",
         params: &[],

@@ -10,7 +10,7 @@ pub(crate) fn document<'r>(title: &str, routes: impl IntoIterator<Item = &'r Rou
     let mut paths = Map::new();
     for route in routes {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
-        path[route.method.as_str().to_ascii_lowercase()] = operation(route);
+        path[route.method.to_ascii_lowercase()] = operation(route);
     }
     json!({
         "openapi": "3.1.0",
@@ -65,7 +65,7 @@ fn operation(route: &Route) -> Value {
 /// `post_publish_topic` of `POST /publish/{topic}`.
 fn operation_id(route: &Route) -> String {
     let words = route.path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    let method = route.method.as_str().to_ascii_lowercase();
+    let method = route.method.to_ascii_lowercase();
     std::iter::once(method.as_str()).chain(words).collect::<Vec<_>>().join("_")
 }
 

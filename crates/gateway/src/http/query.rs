@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
-use promethean_event::{Code, EventId, From, Invalid, Millis, Topic, limits};
+use promethean_event::{Code, EventId, From, Group, Invalid, Millis, Topic, limits};
 
 use crate::rejection::Rejection;
 
@@ -97,6 +97,14 @@ impl Query {
         match self.one("topic")? {
             Some(text) => Ok(Topic::parse(text)?),
             None => Err(Rejection::new(Code::BadRequest, "topic required")),
+        }
+    }
+
+    /// The topic and the group, which both have to be there.
+    pub(crate) fn topic_and_group(&self) -> Result<(Topic, Group), Rejection> {
+        match (self.one("topic")?, self.one("group")?) {
+            (Some(topic), Some(group)) => Ok((Topic::parse(topic)?, Group::parse(group)?)),
+            _ => Err(Rejection::new(Code::BadRequest, "topic and group required")),
         }
     }
 

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::MethodRouter;
-use http::Method;
 
 use crate::Hub;
 use crate::rejection::{method_not_allowed, not_found};
 
 /// A route: what it is to the router and what it is to its users.
 pub(crate) struct Route {
-    pub(crate) method: Method,
+    pub(crate) method: &'static str,
     /// As axum and OpenAPI both write it, `/publish/{topic}`.
     pub(crate) path: &'static str,
     /// What it does.

@@ -16,7 +16,6 @@ use hyper_util::rt::TokioIo;
 use promethean_bus::{Bus, BusOptions, Limits};
 use promethean_event::{Event, Millis, Topic};
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
-use promethean_gateway::drain::Drain;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::{Intake, Listener};
 use promethean_gateway::{EdgeConfig, Hub};
@@ -53,14 +52,9 @@ impl Setup {
             limits: Limits { max_event_bytes: self.edge.max_event_bytes },
             max_series: self.edge.metrics_max_series,
         };
-        let hub = Arc::new(Hub {
-            bus: Bus::new(Arc::new(Memory::new()), options),
-            connections: Default::default(),
-            auth: Authenticator::new(&self.auth).expect("a configuration"),
-            quotas: self.quotas,
-            config: self.edge,
-            drain: Drain::new(),
-        });
+        let bus = Bus::new(Arc::new(Memory::new()), options);
+        let auth = Authenticator::new(&self.auth).expect("a configuration");
+        let hub = Arc::new(Hub::new(bus, auth, self.quotas, self.edge));
         let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
         let addr = listener.local_addr();
         tokio::spawn(listener.serve(router(Arc::clone(&hub)), Intake::new(100, None), hub.drain.watch()));

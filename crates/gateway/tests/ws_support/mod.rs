@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use promethean_bus::{Bus, BusOptions};
 use promethean_gateway::auth::{AuthConfig, Authenticator};
-use promethean_gateway::drain::Drain;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::{Intake, Listener};
 use promethean_gateway::{EdgeConfig, Hub, ws};
@@ -63,14 +62,9 @@ impl Server {
     }
 
     pub(crate) async fn with(setup: Setup) -> Self {
-        let hub = Arc::new(Hub {
-            bus: Bus::new(Arc::new(Memory::new()), BusOptions::default()),
-            connections: ws::Connections::default(),
-            auth: Authenticator::new(&setup.auth).expect("a configuration that works"),
-            quotas: setup.quotas,
-            config: setup.config,
-            drain: Drain::new(),
-        });
+        let bus = Bus::new(Arc::new(Memory::new()), BusOptions::default());
+        let auth = Authenticator::new(&setup.auth).expect("a configuration that works");
+        let hub = Arc::new(Hub::new(bus, auth, setup.quotas, setup.config));
         let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
         let addr = listener.local_addr();
         let intake = Intake::new(20_000, None).header_deadline(setup.header_deadline);

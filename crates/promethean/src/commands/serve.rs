@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use promethean_gateway::drain::Drain;
 use promethean_gateway::listener::Intake;
+use promethean_gateway::ops::Addresses;
 use promethean_gateway::tls::Tls;
 use promethean_store::Store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -62,6 +63,7 @@ async fn serve_over(
     let bound = Bound::open(config).await?;
     let ready =
         format!("promethean ready ws={} http={} ops={} store={}", bound.ws, bound.http, bound.ops, store.name());
+    hub.about.set_addresses(Addresses { ws: bound.ws, http: bound.http, ops: bound.ops });
     compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()));
     say(&ready);
 

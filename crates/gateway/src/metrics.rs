@@ -1,0 +1,178 @@
+//! `GET /metrics`: everything that is counted, as Prometheus text.
+//!
+//! The bus and the connections count for themselves; this gathers what they have at the moment of the scrape. Label sets
+//! are bounded by `metrics_max_series`: what is over is summed up under `_other`.
+
+mod collector;
+mod process;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use axum::extract::{FromRequestParts, State};
+use axum::response::{IntoResponse, Response};
+use http::header;
+use http::request::Parts;
+use promethean_bus::REDRIVE_GROUP;
+use promethean_bus::metrics::{GroupSeries, OTHER};
+use promethean_event::{Code, Group, Topic};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+use crate::Hub;
+use crate::http::{Caller, unreadable};
+use crate::rejection::Rejection;
+use collector::Scrape;
+
+/// What is counted elsewhere and shown here.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    /// Rows of the outbox that wait to be published, where the hub drains one.
+    pub outbox_pending: AtomicU64,
+}
+
+/// Somebody who may see the metrics: everybody, if they are public.
+pub(crate) struct Scraper;
+
+impl FromRequestParts<Arc<Hub>> for Scraper {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, hub: &Arc<Hub>) -> Result<Self, Rejection> {
+        if !hub.config.metrics_public {
+            Caller::from_request_parts(parts, hub).await?;
+        }
+        Ok(Self)
+    }
+}
+
+/// Prometheus text; OpenMetrics for whoever asks for it.
+pub(crate) async fn metrics(
+    State(hub): State<Arc<Hub>>,
+    _scraper: Scraper,
+    headers: http::HeaderMap,
+) -> Result<Response, Rejection> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(scrape(&hub).await?));
+    let mut text = String::new();
+    encode(&mut text, &registry)
+        .map_err(|_| Rejection::new(Code::PublishFailed, "the metrics cannot be written as text"))?;
+    let open = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .any(|accept| accept.to_str().is_ok_and(|accept| accept.contains("application/openmetrics-text")));
+    let content = if open {
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    } else {
+        text = plain(&text);
+        "text/plain; version=0.0.4; charset=utf-8"
+    };
+    Ok(([(header::CONTENT_TYPE, content)], text).into_response())
+}
+
+/// OpenMetrics as the older text format: there a counter's type is that of its name with `_total`.
+fn plain(text: &str) -> String {
+    let counters: HashSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        let comment = line.strip_prefix("# HELP ").or(line.strip_prefix("# TYPE "));
+        let name = comment.and_then(|rest| rest.split(' ').next()).filter(|name| counters.contains(name));
+        match name {
+            Some(name) => {
+                let (kind, rest) = (&line[..7], &line[7 + name.len()..]);
+                out.extend([kind, name, "_total", rest]);
+            }
+            None => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Everything as of now.
+async fn scrape(hub: &Hub) -> Result<Scrape, Rejection> {
+    let most = hub.config.metrics_max_series.max(1);
+    let counted = hub.bus.metrics();
+    let mut topics: Vec<(String, u64)> =
+        counted.topics().into_iter().map(|(name, topic)| (name.into(), topic.published.load(Relaxed))).collect();
+    topics.sort_unstable();
+    let mut groups = counted.groups();
+    groups.sort_unstable_by(|one, two| one.0.cmp(&two.0));
+    let (store_bytes, group_lag) = sizes(hub, most).await?;
+    Ok(Scrape {
+        store: hub.bus.store().name(),
+        ws_inflight: ws_inflight(hub, &groups).await?,
+        published: topics,
+        groups: groups
+            .into_iter()
+            .map(|((topic, group), counts)| collector::OfGroup::new(topic, group, &counts))
+            .collect(),
+        group_lag,
+        store_bytes,
+        histograms: [
+            ("subscribe_poll_duration_ms", "Reading events for a group", counted.poll_duration.read()),
+            ("delivery_handler_duration_ms", "From delivery to ack", counted.handler_duration.read()),
+            ("delivery_latency_ms", "From publish to ack", counted.delivery_latency.read()),
+            ("store_append_duration_ms", "Appending a burst", counted.append_duration.read()),
+        ],
+        ws_connections: hub.connections.len() as u64,
+        outbox_pending: hub.gauges.outbox_pending.load(Relaxed),
+        process: process::read(),
+    })
+}
+
+type OfTopics = Vec<(String, u64)>;
+type OfGroups = Vec<((String, String), u64)>;
+
+/// The bytes of topics and the lag of groups, by what the store has saved.
+async fn sizes(hub: &Hub, most: usize) -> Result<(OfTopics, OfGroups), Rejection> {
+    let store = hub.bus.store();
+    let (mut bytes, mut lags) = (BTreeMap::new(), BTreeMap::new());
+    for topic in store.topics().await.map_err(unreadable)? {
+        let Some(info) = store.info(&topic).await.map_err(unreadable)? else { continue };
+        let name = if bytes.len() < most { topic.as_str() } else { OTHER };
+        *bytes.entry(name.to_owned()).or_default() += info.bytes;
+        for (group, state) in store.groups(&topic).await.map_err(unreadable)? {
+            if group.as_str() == REDRIVE_GROUP {
+                continue;
+            }
+            let name = if lags.len() < most { (topic.as_str(), group.as_str()) } else { (OTHER, OTHER) };
+            *lags.entry((name.0.to_owned(), name.1.to_owned())).or_default() += state.lag(info.last_seq);
+        }
+    }
+    Ok((bytes.into_iter().collect(), lags.into_iter().collect()))
+}
+
+/// Of what is in flight, what WebSockets hold.
+async fn ws_inflight(hub: &Hub, groups: &[GroupSeries]) -> Result<OfGroups, Rejection> {
+    let ids = hub.connections.list().into_iter().flat_map(|connection| connection.subscriptions());
+    let ids: HashSet<u64> = ids.map(|held| held.id).collect();
+    let mut found = Vec::new();
+    for ((topic, group), counts) in groups {
+        let mut held = 0;
+        if counts.in_flight.load(Relaxed) > 0
+            && let (Ok(topic), Ok(group)) = (Topic::parse(topic), Group::parse(group))
+            && hub.bus.is_live(&topic, &group)
+            && let Some(status) = hub.bus.group_outline(&topic, &group).await?
+        {
+            let members = status.members.iter().filter(|member| ids.contains(&member.id));
+            held = members.map(|member| member.in_flight as u64).sum();
+        }
+        found.push(((topic.to_string(), group.to_string()), held));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn the_older_format_names_counters_with_total_and_has_no_end_mark() {
+        let open = "# HELP a Help.\n# TYPE a counter\na_total{t=\"# TYPE a counter\"} 1\n# HELP b B.\n# TYPE b gauge\nb 2\n# EOF\n";
+        let expected = "# HELP a_total Help.\n# TYPE a_total counter\na_total{t=\"# TYPE a counter\"} 1\n# HELP b B.\n# TYPE b gauge\nb 2\n";
+        assert_eq!(plain(open), expected);
+    }
+}

@@ -1,0 +1,145 @@
+//! One scrape, written with the names that the contract fixes.
+
+use std::fmt::Error;
+use std::sync::atomic::Ordering::Relaxed;
+
+use promethean_bus::metrics::{BUCKETS_MS, GroupMetrics};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::metrics::MetricType;
+
+use super::process::Process;
+use super::{OfGroups, OfTopics};
+
+/// The counts of a histogram's buckets and its sum.
+pub(super) type Histogram = ([u64; BUCKETS_MS.len() + 1], f64);
+
+/// One of a group's counts.
+type Count = fn(&OfGroup) -> u64;
+
+/// Everything as of one moment.
+#[derive(Debug)]
+pub(super) struct Scrape {
+    pub(super) store: &'static str,
+    pub(super) published: OfTopics,
+    pub(super) groups: Vec<OfGroup>,
+    pub(super) ws_inflight: OfGroups,
+    pub(super) group_lag: OfGroups,
+    pub(super) store_bytes: OfTopics,
+    /// Name, help, what was counted.
+    pub(super) histograms: [(&'static str, &'static str, Histogram); 4],
+    pub(super) ws_connections: u64,
+    pub(super) outbox_pending: u64,
+    pub(super) process: Process,
+}
+
+/// What is counted of a group.
+#[derive(Debug)]
+pub(super) struct OfGroup {
+    topic: String,
+    group: String,
+    delivered: u64,
+    acked: u64,
+    nacked: u64,
+    redelivered: u64,
+    dead_lettered: u64,
+    in_flight: u64,
+}
+
+impl OfGroup {
+    pub(super) fn new(topic: Box<str>, group: Box<str>, counts: &GroupMetrics) -> Self {
+        Self {
+            topic: topic.into(),
+            group: group.into(),
+            delivered: counts.delivered.load(Relaxed),
+            acked: counts.acked.load(Relaxed),
+            nacked: counts.nacked.load(Relaxed),
+            redelivered: counts.redelivered.load(Relaxed),
+            dead_lettered: counts.dead_lettered.load(Relaxed),
+            in_flight: counts.in_flight.load(Relaxed),
+        }
+    }
+
+    fn labels(&self) -> [(&str, &str); 2] {
+        [("topic", &self.topic), ("group", &self.group)]
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let out = &mut encoder;
+        let published = self.published.iter().map(|(topic, count)| ([("topic", topic.as_str())], *count));
+        counters(out, "events_published", "Events appended, duplicates not counted", published)?;
+        let of_groups: [(&str, &str, Count); 5] = [
+            ("events_delivered", "Deliveries, redeliveries too", |group| group.delivered),
+            ("events_acked", "Events acked", |group| group.acked),
+            ("events_nacked", "Events nacked", |group| group.nacked),
+            ("events_redelivered", "Deliveries after an event's first", |group| group.redelivered),
+            ("events_dead_lettered", "Events given up and sent to the dead letters", |group| group.dead_lettered),
+        ];
+        for (name, help, value) in of_groups {
+            counters(out, name, help, self.groups.iter().map(|group| (group.labels(), value(group))))?;
+        }
+        let in_flight = self.groups.iter().map(|group| (group.labels(), group.in_flight));
+        gauges(out, "events_inflight", "Events delivered and not answered", in_flight)?;
+        gauges(out, "ws_inflight", "Events delivered over WebSockets and not answered", named(&self.ws_inflight))?;
+        gauges(out, "group_lag", "Events that are not done", named(&self.group_lag))?;
+        let bytes = self.store_bytes.iter().map(|(topic, bytes)| ([("topic", topic.as_str())], *bytes));
+        gauges(out, "store_bytes", "Bytes of a topic's events", bytes)?;
+        for (name, help, histogram) in &self.histograms {
+            encode_histogram(out, name, help, histogram)?;
+        }
+        gauge(out, "ws_connections", "Open WebSockets", self.ws_connections)?;
+        gauge(out, "outbox_pending", "Rows of the outbox that wait to be published", self.outbox_pending)?;
+        let build = [("version", env!("CARGO_PKG_VERSION")), ("store", self.store)];
+        gauges(out, "promethean_build_info", "What this hub is", std::iter::once((build, 1)))?;
+        self.process.encode(out)
+    }
+}
+
+fn named(of_groups: &OfGroups) -> impl Iterator<Item = ([(&'static str, &str); 2], u64)> {
+    of_groups.iter().map(|((topic, group), value)| ([("topic", topic.as_str()), ("group", group.as_str())], *value))
+}
+
+fn counters<L: EncodeLabelSet>(
+    out: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl Iterator<Item = (L, u64)>,
+) -> Result<(), Error> {
+    let mut metric = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, value) in series {
+        metric.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&value, None)?;
+    }
+    Ok(())
+}
+
+fn gauges<L: EncodeLabelSet>(
+    out: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl Iterator<Item = (L, u64)>,
+) -> Result<(), Error> {
+    let mut metric = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in series {
+        metric.encode_family(&labels)?.encode_gauge(&value)?;
+    }
+    Ok(())
+}
+
+/// One gauge without labels.
+pub(super) fn gauge(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), Error> {
+    out.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+}
+
+fn encode_histogram(
+    out: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    (counts, sum): &Histogram,
+) -> Result<(), Error> {
+    let bounds = BUCKETS_MS.into_iter().chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
+    let mut metric = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    metric.encode_histogram::<[(&str, &str); 0]>(*sum, counts.iter().sum(), &buckets, None)
+}

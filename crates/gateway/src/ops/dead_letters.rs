@@ -1,0 +1,281 @@
+//! `GET /dlq` and `POST /dlq/redrive`: dead letters of a topic, and sending them back.
+//!
+//! `topic` is always the original's name. A letter is redriven when it lies at or below the place of the hub's own group
+//! on the dead-letter topic, or is done above it.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use promethean_bus::{Letters, REDRIVE_GROUP};
+use promethean_event::{Code, Event, EventId, Group, Millis, Seq, Topic};
+use promethean_store::{GroupState, ReadMax, TopicInfo};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::seek;
+use crate::Hub;
+use crate::auth::Action;
+use crate::http::{Caller, Query, json_body, read_body, unreadable};
+use crate::rejection::Rejection;
+
+const DEFAULT: usize = 100;
+const MOST: usize = 1_000;
+/// Letters that reasons are counted over, and bytes of them at most.
+const COUNTED: u64 = 10_000;
+const COUNTED_BYTES: usize = 64 * 1024 * 1024;
+/// Kinds of reasons that are listed.
+const KINDS: usize = 100;
+
+/// A dead letter's payload.
+#[derive(Deserialize)]
+struct Letter<'a> {
+    #[serde(borrow, default)]
+    group: Cow<'a, str>,
+    #[serde(borrow, default)]
+    err: Cow<'a, str>,
+    #[serde(default)]
+    attempts: u64,
+    #[serde(borrow)]
+    original: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct TopicRow {
+    topic: Topic,
+    letters: u64,
+    #[serde(rename = "lastTs", skip_serializing_if = "Option::is_none")]
+    last_ts: Option<Millis>,
+}
+
+#[derive(Serialize)]
+struct TopicRows {
+    topics: Vec<TopicRow>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    id: EventId,
+    seq: Seq,
+    ts: Millis,
+    group: String,
+    err: String,
+    attempts: u64,
+    redriven: bool,
+    original: Box<RawValue>,
+}
+
+#[derive(Serialize)]
+struct Reason {
+    err: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    topic: Topic,
+    letters: u64,
+    reasons: Vec<Reason>,
+    entries: Vec<Entry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<EventId>,
+}
+
+/// A dead-letter topic and what of it was sent back.
+struct Dead {
+    info: TopicInfo,
+    state: GroupState,
+}
+
+impl Dead {
+    async fn load(hub: &Hub, letters: &Topic) -> Result<Option<Self>, Rejection> {
+        let store = hub.bus.store();
+        let Some(info) = store.info(letters).await.map_err(unreadable)? else { return Ok(None) };
+        let state = store.load(letters, &Group::parse(REDRIVE_GROUP)?).await.map_err(unreadable)?;
+        Ok(Some(Self { info, state: state.map(|(state, _)| state).unwrap_or_default() }))
+    }
+
+    /// Letters that are there and were not sent back.
+    fn left(&self) -> u64 {
+        let from = self.info.first_seq.max(self.state.floor + 1);
+        (self.info.last_seq + 1).saturating_sub(from).saturating_sub(self.state.done.count_from(from))
+    }
+
+    fn is_redriven(&self, seq: Seq) -> bool {
+        seq <= self.state.floor || self.state.done.contains(seq)
+    }
+}
+
+/// Whether the caller may see the letters of `topic`.
+fn sees(caller: &Caller, topic: &Topic) -> bool {
+    caller.sees(&topic.dead_letter()) || caller.identity.policy.allows(Action::Admin, topic, None)
+}
+
+pub(super) async fn dead_letters(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    query: Query,
+) -> Result<Response, Rejection> {
+    let Some(text) = query.one("topic")? else { return topics(&hub, &caller).await };
+    let topic = Topic::parse(text)?;
+    if !sees(&caller, &topic) {
+        return Err(Rejection::forbidden(Action::Subscribe, topic.dead_letter().as_str()));
+    }
+    let (after, limit) = (query.id("after")?, query.limit(DEFAULT, MOST)?);
+    let letters = topic.dead_letter();
+    let Some(dead) = Dead::load(&hub, &letters).await? else {
+        return Ok(json_body(&Listed { topic, letters: 0, reasons: Vec::new(), entries: Vec::new(), next: None }));
+    };
+    let before = match after {
+        None => dead.info.last_seq + 1,
+        Some(id) => {
+            let place = hub.bus.store().locate(&[id]).await.map_err(unreadable)?.pop().flatten();
+            let place = place.filter(|place| place.topic == letters);
+            place.ok_or_else(|| Rejection::new(Code::UnknownId, format!("after: no letter has the id {id}")))?.seq
+        }
+    };
+    let (events, more) = newest(&hub, &letters, &dead, before, limit).await?;
+    let next = events.last().filter(|_| more).map(|event| event.id);
+    let entries = events.iter().filter_map(|event| entry(event, &dead)).collect();
+    let reasons = reasons(&hub, &letters, &dead).await?;
+    Ok(json_body(&Listed { topic, letters: dead.left(), reasons, entries, next }))
+}
+
+async fn topics(hub: &Hub, caller: &Caller) -> Result<Response, Rejection> {
+    let mut topics = Vec::new();
+    for letters in hub.bus.store().topics().await.map_err(unreadable)? {
+        let original = letters.as_str().strip_prefix("dlq.").and_then(|name| Topic::parse(name).ok());
+        let Some(topic) = original.filter(|topic| letters.is_dead_letter() && sees(caller, topic)) else { continue };
+        let Some(dead) = Dead::load(hub, &letters).await? else { continue };
+        if dead.left() > 0 {
+            topics.push(TopicRow { topic, letters: dead.left(), last_ts: dead.info.last.map(|(_, ts)| ts) });
+        }
+    }
+    Ok(json_body(&TopicRows { topics }))
+}
+
+/// The letters before the seq `before`, newest first, at most `limit`, about a frame's worth; and whether there are more.
+async fn newest(
+    hub: &Hub,
+    letters: &Topic,
+    dead: &Dead,
+    before: Seq,
+    limit: usize,
+) -> Result<(Vec<Event>, bool), Rejection> {
+    let (mut events, mut end, mut bytes) = (Vec::new(), before, 0);
+    while events.len() < limit && end > dead.info.first_seq && bytes < hub.config.max_frame_bytes {
+        // A window at a time: the log is read upwards, the page goes downwards.
+        let wanted = (limit - events.len()).min(50) as u64;
+        let start = end.saturating_sub(wanted).max(dead.info.first_seq);
+        let window = window(hub, letters, start, end).await?;
+        bytes += window.iter().map(|event| event.body.len()).sum::<usize>();
+        events.extend(window.into_iter().rev());
+        end = start;
+    }
+    Ok((events, end > dead.info.first_seq))
+}
+
+/// All letters from `start` to before `end`.
+async fn window(hub: &Hub, letters: &Topic, start: Seq, end: Seq) -> Result<Vec<Event>, Rejection> {
+    let (mut events, mut next) = (Vec::new(), start);
+    while next < end {
+        let max = ReadMax::events(usize::try_from(end - next).unwrap_or(usize::MAX));
+        let read = hub.bus.store().read(letters, next, max).await.map_err(unreadable)?;
+        let Some(last) = read.last() else { break };
+        next = last.seq + 1;
+        events.extend(read.into_iter().filter(|event| event.seq < end));
+    }
+    Ok(events)
+}
+
+fn entry(event: &Event, dead: &Dead) -> Option<Entry> {
+    let letter: Letter<'_> = event.payload_as().ok()?;
+    Some(Entry {
+        id: event.id,
+        seq: event.seq,
+        ts: event.ts,
+        group: letter.group.into_owned(),
+        err: letter.err.into_owned(),
+        attempts: letter.attempts,
+        redriven: dead.is_redriven(event.seq),
+        original: letter.original?.to_owned(),
+    })
+}
+
+/// Why the latest letters that were not sent back died, most frequent first.
+async fn reasons(hub: &Hub, letters: &Topic, dead: &Dead) -> Result<Vec<Reason>, Rejection> {
+    let mut counts: HashMap<(String, String), u64> = HashMap::new();
+    let (mut other, mut bytes) = (0, 0);
+    let mut next = dead.info.first_seq.max((dead.info.last_seq + 1).saturating_sub(COUNTED));
+    while next <= dead.info.last_seq && bytes < COUNTED_BYTES {
+        let read = hub.bus.store().read(letters, next, ReadMax::events(500)).await.map_err(unreadable)?;
+        let Some(last) = read.last() else { break };
+        next = last.seq + 1;
+        for event in read.iter().filter(|event| !dead.is_redriven(event.seq)) {
+            bytes += event.body.len();
+            let Ok(letter) = event.payload_as::<Letter<'_>>() else { continue };
+            let kind = (letter.err.into_owned(), letter.group.into_owned());
+            // Ten times what is shown is enough to find the most frequent ones.
+            if counts.len() < 10 * KINDS || counts.contains_key(&kind) {
+                *counts.entry(kind).or_default() += 1;
+            } else {
+                other += 1;
+            }
+        }
+    }
+    let mut reasons: Vec<Reason> =
+        counts.into_iter().map(|((err, group), count)| Reason { err, group: Some(group), count }).collect();
+    reasons.sort_by(|one, two| (two.count, &one.err, &one.group).cmp(&(one.count, &two.err, &two.group)));
+    other += reasons.drain(KINDS.min(reasons.len())..).map(|reason| reason.count).sum::<u64>();
+    if other > 0 {
+        reasons.push(Reason { err: "_other".to_owned(), group: None, count: other });
+    }
+    Ok(reasons)
+}
+
+#[derive(Deserialize, Default)]
+struct Asked {
+    limit: Option<u64>,
+    group: Option<String>,
+    err: Option<String>,
+    #[serde(default)]
+    ids: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Redriven {
+    redriven: u64,
+    remaining: u64,
+}
+
+pub(super) async fn redrive(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    query: Query,
+    body: Body,
+) -> Result<Response, Rejection> {
+    let topic = query.topic()?;
+    caller.may(Action::Admin, &topic)?;
+    let body = read_body(body, seek::MOST).await?;
+    let asked: Asked = if body.is_empty() { Asked::default() } else { seek::parse(&body)? };
+    if asked.limit == Some(0) {
+        return Err(Rejection::new(Code::BadRequest, "limit: must be at least 1"));
+    }
+    if topic.is_dead_letter() {
+        let message = "topic: name the topic whose events they were, without dlq.";
+        return Err(Rejection::new(Code::BadRequest, message));
+    }
+    let ids = asked.ids.iter().map(|text| EventId::parse(text)).collect::<Result<_, _>>();
+    let wanted = Letters {
+        group: asked.group,
+        err: asked.err,
+        ids: ids.map_err(|invalid| promethean_event::Invalid { field: "ids".to_owned(), ..invalid })?,
+    };
+    let done = hub.bus.redrive_only(&topic, asked.limit.unwrap_or(u64::MAX), &wanted).await?;
+    Ok(json_body(&Redriven { redriven: done.redriven, remaining: done.remaining }))
+}

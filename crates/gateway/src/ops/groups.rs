@@ -1,0 +1,155 @@
+//! `GET /groups`, `GET /cursors` and `GET /lag`.
+//!
+//! The group by which the hub remembers what was redriven is its own and not shown.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use promethean_bus::REDRIVE_GROUP;
+use promethean_bus::metrics::GroupName;
+use promethean_event::{Cursor, EventId, Group, Millis, Topic};
+use serde::Serialize;
+
+use super::topics;
+use crate::Hub;
+use crate::http::{Caller, Query, json_body, unreadable};
+use crate::rejection::Rejection;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    topic: Topic,
+    group: Group,
+    members: usize,
+    inflight: usize,
+    lag: u64,
+    lag_ms: u64,
+    seq: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_id: Option<EventId>,
+    redelivered: u64,
+    dead_lettered: u64,
+    /// It has members, and deliveries to all of them are stopped.
+    paused: bool,
+}
+
+#[derive(Serialize)]
+struct Groups {
+    groups: Vec<Row>,
+}
+
+pub(super) async fn groups(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
+    let topics = match query.one("topic")? {
+        None => topics::visible(&hub, &caller).await?,
+        Some(text) => {
+            let topic = Topic::parse(text)?;
+            caller.must_see(&topic)?;
+            vec![topic]
+        }
+    };
+    let counted: HashMap<GroupName, _> = hub.bus.metrics().groups().into_iter().collect();
+    let mut groups = Vec::new();
+    for topic in topics {
+        for (group, _) in hub.bus.store().groups(&topic).await.map_err(unreadable)? {
+            if group.as_str() == REDRIVE_GROUP || !caller.sees_group(&topic, &group) {
+                continue;
+            }
+            let mut row = row(&hub, &topic, &group).await?;
+            if let Some(counts) = counted.get(&(topic.as_str().into(), group.as_str().into())) {
+                row.redelivered = counts.redelivered.load(Relaxed);
+                row.dead_lettered = counts.dead_lettered.load(Relaxed);
+            }
+            groups.push(row);
+        }
+    }
+    Ok(json_body(&Groups { groups }))
+}
+
+async fn row(hub: &Hub, topic: &Topic, group: &Group) -> Result<Row, Rejection> {
+    let mut row = Row {
+        topic: topic.clone(),
+        group: group.clone(),
+        members: 0,
+        inflight: 0,
+        lag: 0,
+        lag_ms: 0,
+        seq: 0,
+        last_id: None,
+        redelivered: 0,
+        dead_lettered: 0,
+        paused: false,
+    };
+    let cursor = if hub.bus.is_live(topic, group)
+        && let Some(status) = hub.bus.group_outline(topic, group).await?
+    {
+        row.members = status.members.len();
+        row.inflight = status.in_flight;
+        row.paused = !status.members.is_empty() && status.members.iter().all(|member| member.paused);
+        (row.lag, row.lag_ms) = (status.lag, millis(status.lag_age));
+        Some(status.cursor)
+    } else {
+        let lag = hub.bus.lag(topic, group).await?;
+        (row.lag, row.lag_ms) = (lag.events, millis(lag.age));
+        lag.cursor
+    };
+    if let Some(cursor) = cursor {
+        (row.seq, row.last_id) = (cursor.seq, cursor.last_id);
+    }
+    Ok(row)
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Place {
+    group: Group,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_id: Option<EventId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_ts: Option<Millis>,
+    seq: u64,
+}
+
+#[derive(Serialize)]
+struct Cursors {
+    topic: Topic,
+    cursors: Vec<Place>,
+}
+
+pub(super) async fn cursors(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
+    let topic = query.topic()?;
+    caller.must_see(&topic)?;
+    let cursors = hub.bus.cursors(&topic).await?.into_iter();
+    let cursors = cursors
+        .filter(|(group, _)| group.as_str() != REDRIVE_GROUP && caller.sees_group(&topic, group))
+        .map(|(group, cursor)| Place { group, last_id: cursor.last_id, last_ts: cursor.last_ts, seq: cursor.seq })
+        .collect();
+    Ok(json_body(&Cursors { topic, cursors }))
+}
+
+/// Here `null` stands for what is not there, as in the seed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Lag {
+    topic: Topic,
+    group: Group,
+    last_cursor: Option<Cursor>,
+    tail: Option<EventId>,
+    lag_ms: u64,
+    lag: u64,
+}
+
+pub(super) async fn lag(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
+    let (topic, group) = query.topic_and_group()?;
+    caller.must_see_group(&topic, &group)?;
+    let lag = hub.bus.lag(&topic, &group).await?;
+    let lag_ms = millis(lag.age);
+    Ok(json_body(&Lag { topic, group, last_cursor: lag.cursor, tail: lag.tail, lag_ms, lag: lag.events }))
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,201 @@
+//! The ops API: what there is, how groups stand and why, and the few things an operator may change.
+//!
+//! Reading needs a valid token and shows the topics that its policy lets it subscribe to (or administer); changing needs
+//! `admin` on the topic. The page's own files, health and readiness need no token. `docs/ops-api.md` has the shapes.
+//!
+//! Reading order: [`ROUTES`] → one file a noun → [`Samples`], which a task fills once a second.
+
+mod about;
+mod causality;
+mod connections;
+mod dead_letters;
+mod explain;
+mod groups;
+mod holders;
+mod inflight;
+mod keys;
+mod samples;
+mod seek;
+mod topics;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::response::Response;
+use axum::routing::{get, post, put};
+
+use crate::http::{Param, Route, document, healthz, json_body, readyz, shared_routes, with_routes};
+use crate::rejection::method_not_allowed;
+use crate::{Hub, dashboard, metrics, ws};
+
+pub use about::{About, Addresses};
+pub use samples::Samples;
+
+/// The routes of the ops port: the ops API, the page, and what the page needs of the other two ports.
+pub fn router(hub: Arc<Hub>) -> Router {
+    finish(
+        with_routes(Router::new(), ROUTES.iter().chain(shared_routes())).route("/openapi.json", get(openapi_json)),
+        hub,
+    )
+}
+
+/// The routes of a port that is both the HTTP and the ops port.
+pub fn router_with_http(hub: Arc<Hub>) -> Router {
+    let health = ["/healthz", "/readyz", "/openapi.json"];
+    let rest = crate::http::ROUTES.iter().filter(|route| !health.contains(&route.path));
+    finish(with_routes(Router::new(), ROUTES.iter().chain(rest)).route("/openapi.json", get(openapi_json_of_both)), hub)
+}
+
+fn finish(router: Router<Arc<Hub>>, hub: Arc<Hub>) -> Router {
+    let router = router.fallback(dashboard::file).method_not_allowed_fallback(method_not_allowed);
+    ws::in_front_of(router.with_state(Arc::clone(&hub)), hub)
+}
+
+async fn openapi_json() -> Response {
+    json_body(&document("Promethean ops API", ROUTES.iter().chain(shared_routes())))
+}
+
+async fn openapi_json_of_both() -> Response {
+    json_body(&document("Promethean HTTP and ops API", ROUTES.iter().chain(crate::http::ROUTES)))
+}
+
+const TOPIC: Param = Param::required("topic", "The topic.");
+const GROUP: Param = Param::required("group", "The group.");
+const ID: Param = Param::required("id", "An event's id.");
+
+/// A route that reads JSON about the hub.
+const fn reads(
+    path: &'static str,
+    about: &'static str,
+    params: &'static [Param],
+    handler: fn() -> axum::routing::MethodRouter<Arc<Hub>>,
+) -> Route {
+    Route {
+        method: "GET",
+        path,
+        about,
+        params,
+        body: &[],
+        content: "application/json",
+        schema: "",
+        errors: &[400, 401, 403, 404, 429, 503],
+        open: false,
+        handler,
+    }
+}
+
+/// A route that changes something.
+const fn changes(
+    method: &'static str,
+    path: &'static str,
+    about: &'static str,
+    params: &'static [Param],
+    handler: fn() -> axum::routing::MethodRouter<Arc<Hub>>,
+) -> Route {
+    Route {
+        method,
+        path,
+        about,
+        params,
+        body: &["application/json"],
+        content: "application/json",
+        schema: "",
+        errors: &[400, 401, 403, 404, 429, 500, 503],
+        open: false,
+        handler,
+    }
+}
+
+/// Every route of the ops API.
+pub(crate) static ROUTES: &[Route] = &[
+    Route {
+        content: "text/html; charset=utf-8",
+        open: true,
+        errors: &[],
+        ..reads("/", "The dashboard.", &[], || get(dashboard::index))
+    },
+    reads("/hub", "Whom am I talking to.", &[], || get(about::about)),
+    reads("/topics", "All topics with counts, sizes and rates.", &[], || get(topics::topics)),
+    reads(
+        "/groups",
+        "All groups, or those of a topic.",
+        &[Param::optional("topic", "Only groups of this topic.")],
+        || get(groups::groups),
+    ),
+    reads("/connections", "The open WebSockets.", &[], || get(connections::connections)),
+    reads("/cursors", "Where the groups of a topic stand.", &[TOPIC], || get(groups::cursors)),
+    changes(
+        "PUT",
+        "/cursors",
+        "Moves a group's cursor.",
+        &[TOPIC, GROUP, Param::optional("dryRun", "1: only says what would be.")],
+        || put(seek::seek),
+    ),
+    reads("/lag", "How far a group is behind.", &[TOPIC, GROUP], || get(groups::lag)),
+    reads(
+        "/latest-by-key",
+        "The latest event of a key, of several keys, or of all live keys, page by page.",
+        &[
+            TOPIC,
+            Param::many("key", "A key."),
+            Param::optional("after", "Without a key: only keys after this one."),
+            Param::optional("limit", "Without a key: most keys, 1,000 if left out."),
+        ],
+        || get(keys::latest_by_key),
+    ),
+    reads(
+        "/dlq",
+        "The topics that have dead letters, or the dead letters of a topic, newest first.",
+        &[
+            Param::optional("topic", "The topic whose events they were."),
+            Param::optional("after", "The id of the last letter of the page before."),
+            Param::optional("limit", "Most letters, 1 to 1,000; 100 if left out."),
+        ],
+        || get(dead_letters::dead_letters),
+    ),
+    changes("POST", "/dlq/redrive", "Sends dead letters back to their topic, each once.", &[TOPIC], || {
+        post(dead_letters::redrive)
+    }),
+    reads(
+        "/samples",
+        "Fifteen minutes of the hub, a topic or a group, a sample a second.",
+        &[
+            Param::optional("topic", "Of this topic."),
+            Param::optional("group", "Of this group of the topic."),
+            Param::optional("since", "Only samples after this time."),
+        ],
+        || get(samples::samples),
+    ),
+    reads(
+        "/inflight",
+        "Who holds which events of a group, and which wait.",
+        &[TOPIC, GROUP, Param::optional("limit", "Most of each kind, 1 to 1,000; 100 if left out.")],
+        || get(inflight::inflight),
+    ),
+    reads("/explain", "Why a group does not move.", &[TOPIC, GROUP], || get(explain::explain)),
+    reads("/event", "One event, by its id.", &[ID], || get(causality::event)),
+    reads(
+        "/causality",
+        "What led to an event and what followed from it.",
+        &[ID, Param::optional("limit", "Most events, 1 to 1,000; 200 if left out.")],
+        || get(causality::causality),
+    ),
+    Route { content: "text/plain", ..reads("/metrics", "Prometheus text.", &[], || get(metrics::metrics)) },
+    Route {
+        schema: "Status",
+        open: true,
+        errors: &[],
+        ..reads("/healthz", "Whether the hub lives.", &[], || get(healthz))
+    },
+    Route {
+        schema: "Status",
+        open: true,
+        errors: &[503],
+        ..reads("/readyz", "Whether the hub takes requests.", &[], || get(readyz))
+    },
+];
+
+/// Samples the hub once a second until it is gone or drains. Start it once.
+pub async fn sample(hub: Arc<Hub>) {
+    samples::run(hub).await;
+}

@@ -1,0 +1,62 @@
+//! `GET /topics`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use promethean_bus::REDRIVE_GROUP;
+use promethean_event::{EventId, Millis, Topic};
+use serde::Serialize;
+
+use crate::Hub;
+use crate::http::{Caller, json_body, unreadable};
+use crate::rejection::Rejection;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    topic: Topic,
+    events: u64,
+    bytes: u64,
+    first_seq: u64,
+    last_seq: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_id: Option<EventId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_ts: Option<Millis>,
+    publish_rate: f64,
+    groups: usize,
+}
+
+#[derive(Serialize)]
+struct Topics {
+    topics: Vec<Row>,
+}
+
+pub(super) async fn topics(State(hub): State<Arc<Hub>>, caller: Caller) -> Result<Response, Rejection> {
+    let mut topics = Vec::new();
+    let store = hub.bus.store();
+    for topic in visible(&hub, &caller).await? {
+        let Some(info) = store.info(&topic).await.map_err(unreadable)? else { continue };
+        let groups = store.groups(&topic).await.map_err(unreadable)?;
+        topics.push(Row {
+            events: info.events,
+            bytes: info.bytes,
+            first_seq: info.first_seq,
+            last_seq: info.last_seq,
+            last_id: info.last.map(|(id, _)| id),
+            last_ts: info.last.map(|(_, ts)| ts),
+            publish_rate: hub.samples.publish_rate(&topic),
+            groups: groups.iter().filter(|(group, _)| group.as_str() != REDRIVE_GROUP).count(),
+            topic,
+        });
+    }
+    Ok(json_body(&Topics { topics }))
+}
+
+/// The topics that the caller may see, sorted.
+pub(super) async fn visible(hub: &Hub, caller: &Caller) -> Result<Vec<Topic>, Rejection> {
+    let mut topics = hub.bus.store().topics().await.map_err(unreadable)?;
+    topics.retain(|topic| caller.sees(topic));
+    Ok(topics)
+}

@@ -1,0 +1,160 @@
+//! Who may see and change what on the ops port.
+
+mod harness;
+
+use harness::{Served, Setup, jwt, token};
+use http::Method;
+use promethean_bus::{From, Group, Topic};
+use promethean_event::Millis;
+use promethean_gateway::EdgeConfig;
+use promethean_gateway::ops::router;
+use serde_json::{Value, json};
+
+const READS: &[&str] = &[
+    "/topics",
+    "/groups",
+    "/connections",
+    "/hub",
+    "/cursors?topic=a.b",
+    "/lag?topic=a.b&group=g",
+    "/latest-by-key?topic=a.b&key=k",
+    "/dlq",
+    "/samples",
+    "/inflight?topic=a.b&group=g",
+    "/explain?topic=a.b&group=g",
+    "/metrics",
+    "/replay?topic=a.b",
+    "/export?topic=a.b",
+];
+
+async fn hub() -> Served {
+    let hub = Setup::with_jwt().start(router).await;
+    for topic in ["a.b", "secret", "dlq.a.b"] {
+        hub.fill(topic, 2).await;
+        for group in ["g", "h"] {
+            let (topic, group) = (Topic::parse(topic).expect("a topic"), Group::parse(group).expect("a group"));
+            hub.hub.bus.set_cursor(&topic, &group, From::Earliest).await.expect("made");
+        }
+    }
+    hub
+}
+
+async fn change(hub: &Served, token: &str, method: Method, path: &str, body: &'static str) -> harness::Answer {
+    hub.send(method, path, &[("authorization", &format!("Bearer {token}"))], body).await
+}
+
+fn names<'a>(rows: &'a Value, field: &str) -> Vec<&'a str> {
+    rows.as_array().expect("a list").iter().map(|row| row[field].as_str().expect("a name")).collect()
+}
+
+#[tokio::test]
+async fn without_a_token_only_health_and_the_page_are_there() {
+    let hub = hub().await;
+    for path in READS {
+        let answer = hub.get(path).await;
+        answer.refused(401, "no_token");
+        assert_eq!(answer.header("www-authenticate"), "Bearer", "{path}");
+        hub.get_as("nonsense", path).await.refused(401, "jwt_invalid");
+    }
+    hub.send(Method::PUT, "/cursors?topic=a.b&group=g", &[], r#"{"from":"latest"}"#).await.refused(401, "no_token");
+    hub.send(Method::POST, "/dlq/redrive?topic=a.b", &[], "{}").await.refused(401, "no_token");
+    hub.send(Method::POST, "/publish/a.b", &[], "1").await.refused(401, "no_token");
+    for path in ["/", "/healthz", "/readyz", "/openapi.json"] {
+        assert_eq!(hub.get(path).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_valid_token_sees_what_it_may_subscribe_to() {
+    let hub = hub().await;
+    let reader = token(&["subscribe:a.*"]);
+    for path in READS {
+        assert_eq!(hub.get_as(&reader, path).await.status, 200, "{path}");
+    }
+    assert_eq!(names(&hub.get_as(&reader, "/topics").await.ok()["topics"], "topic"), ["a.b"]);
+    assert_eq!(names(&hub.get_as(&reader, "/groups").await.ok()["groups"], "topic"), ["a.b", "a.b"]);
+    assert_eq!(hub.get_as(&reader, "/dlq").await.ok()["topics"], json!([]));
+    for path in [
+        "/groups?topic=secret",
+        "/cursors?topic=secret",
+        "/cursors?topic=dlq.a.b",
+        "/lag?topic=secret&group=g",
+        "/latest-by-key?topic=secret",
+        "/inflight?topic=secret&group=g",
+        "/explain?topic=secret&group=g",
+        "/samples?topic=secret",
+        "/samples?topic=secret&group=g",
+        "/dlq?topic=secret",
+        "/dlq?topic=a.b",
+        "/replay?topic=secret",
+    ] {
+        hub.get_as(&reader, path).await.refused(403, "forbidden");
+    }
+    let hidden = hub.stored("secret").await[0].id;
+    hub.get_as(&reader, &format!("/event?id={hidden}")).await.refused(404, "unknown_id");
+    let shown = hub.stored("a.b").await[0].id;
+    hub.get_as(&reader, &format!("/event?id={shown}")).await.ok();
+    assert_eq!(names(&hub.get_as(&token(&["publish:**"]), "/topics").await.ok()["topics"], "topic"), [""; 0]);
+    let about = hub.get_as(&reader, "/hub").await.ok();
+    assert_eq!((&about["auth"], &about["sub"], &about["admin"]), (&json!(true), &json!("somebody"), &json!(false)));
+}
+
+#[tokio::test]
+async fn a_policy_for_some_groups_shows_those_groups() {
+    let hub = hub().await;
+    let rule = json!({ "effect": "allow", "action": "subscribe", "topics": ["a.b"], "groups": ["h"] });
+    let limited = jwt(&json!({ "exp": Millis::now().0 / 1000 + 600, "policy": { "rules": [rule] } }));
+    assert_eq!(names(&hub.get_as(&limited, "/topics").await.ok()["topics"], "topic"), ["a.b"]);
+    assert_eq!(names(&hub.get_as(&limited, "/groups?topic=a.b").await.ok()["groups"], "group"), ["h"]);
+    assert_eq!(names(&hub.get_as(&limited, "/cursors?topic=a.b").await.ok()["cursors"], "group"), ["h"]);
+    hub.get_as(&limited, "/lag?topic=a.b&group=h").await.ok();
+    hub.get_as(&limited, "/lag?topic=a.b&group=g").await.refused(403, "forbidden");
+    hub.get_as(&limited, "/explain?topic=a.b&group=g").await.refused(403, "forbidden");
+}
+
+#[tokio::test]
+async fn changing_needs_admin_on_the_topic() {
+    let hub = hub().await;
+    let (reader, admin) = (token(&["subscribe:**", "publish:**"]), token(&["admin:a.*"]));
+    let seek = "/cursors?topic=a.b&group=g";
+    for (path, method, body) in
+        [(seek, Method::PUT, r#"{"from":"latest"}"#), ("/dlq/redrive?topic=a.b", Method::POST, "{}")]
+    {
+        change(&hub, &reader, method.clone(), path, body).await.refused(403, "forbidden");
+        change(&hub, &admin, method.clone(), &path.replace("a.b", "secret"), body).await.refused(403, "forbidden");
+        change(&hub, &admin, method, path, body).await.ok();
+    }
+    change(&hub, &reader, Method::PUT, &format!("{seek}&dryRun=1"), r#"{"from":"latest"}"#)
+        .await
+        .refused(403, "forbidden");
+    assert_eq!(hub.get_as(&admin, "/hub").await.ok()["admin"], true);
+    assert_eq!(
+        names(&hub.get_as(&admin, "/topics").await.ok()["topics"], "topic"),
+        ["a.b"],
+        "an admin sees its topics"
+    );
+    hub.get_as(&admin, "/dlq?topic=a.b").await.ok();
+}
+
+#[tokio::test]
+async fn metrics_may_be_public() {
+    let mut setup = Setup::with_jwt();
+    setup.edge = EdgeConfig { metrics_public: true, ..EdgeConfig::default() };
+    let hub = setup.start(router).await;
+    assert_eq!(hub.get("/metrics").await.status, 200);
+    hub.get("/topics").await.refused(401, "no_token");
+}
+
+#[tokio::test]
+async fn a_draining_hub_refuses_but_says_that_it_lives() {
+    let hub = hub().await;
+    let reader = token(&["subscribe:**"]);
+    let mut kept = hub.connect().await;
+    kept.ready().await.expect("free");
+    // Over a connection that was there before.
+    let request = harness::request(Method::GET, "/healthz", &[], "");
+    assert_eq!(kept.send_request(request).await.expect("an answer").status(), 200);
+    hub.hub.bus.drain().await;
+    assert_eq!(hub.get_as(&reader, "/topics").await.status, 200, "reading goes on until the drain");
+    change(&hub, &token(&["publish:**"]), Method::POST, "/publish/a.b", "1").await.refused(503, "shutting_down");
+}

@@ -1,0 +1,209 @@
+//! What the ops port changes: cursors and dead letters.
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::{Answer, Served, Setup};
+use http::Method;
+use promethean_bus::{From, Group, SubscribeOptions, Topic};
+use promethean_gateway::ops::router;
+use serde_json::{Value, json};
+
+async fn open_hub() -> Served {
+    Setup::default().start(router).await
+}
+
+async fn put(hub: &Served, path: &str, body: &str) -> Answer {
+    hub.send(Method::PUT, path, &[("content-type", "application/json")], body.to_owned()).await
+}
+
+fn earliest() -> SubscribeOptions {
+    SubscribeOptions { from: From::Earliest, ..SubscribeOptions::default() }
+}
+
+#[tokio::test]
+async fn a_seek_moves_the_cursor_and_a_dry_run_only_says_where_to() {
+    let hub = open_hub().await;
+    let ids = hub.fill("t", 10).await;
+    let stored = hub.stored("t").await;
+    let group = Group::parse("g").expect("a group");
+    let mut events = hub.hub.bus.subscribe("t", Some(group.clone()), earliest()).await.expect("subscribed");
+    for _ in 0..4 {
+        events.next().await.expect("delivered").ack().await.expect("acked");
+    }
+    drop(events);
+    let place = |seq: usize| match seq {
+        0 => json!({ "seq": 0 }),
+        seq => json!({ "seq": seq, "lastId": ids[seq - 1], "lastTs": stored[seq - 1].ts.0 }),
+    };
+    let path = "/cursors?topic=t&group=g";
+    let dry = put(&hub, &format!("{path}&dryRun=1"), r#"{"from":"earliest"}"#).await.ok();
+    let expected = json!({
+        "topic": "t", "group": "g", "dryRun": true, "before": place(4), "after": place(0), "lagBefore": 6, "lagAfter": 10,
+    });
+    assert_eq!(dry, expected);
+    assert_eq!(hub.get("/lag?topic=t&group=g").await.ok()["lag"], 6, "nothing moved");
+
+    let mut before = 4;
+    for (body, after) in [
+        (json!({ "from": "earliest" }), 0),
+        (json!({ "from": "latest" }), 10),
+        (json!({ "from": "afterId", "afterId": ids[6] }), 7),
+        (json!({ "from": "ts", "ts": 0 }), 0),
+    ] {
+        let moved = put(&hub, path, &body.to_string()).await.ok();
+        let expected = json!({
+            "topic": "t", "group": "g", "dryRun": false, "before": place(before), "after": place(after),
+            "lagBefore": 10 - before, "lagAfter": 10 - after,
+        });
+        assert_eq!(moved, expected, "{body}");
+        let cursor =
+            hub.hub.bus.cursor(&Topic::parse("t").expect("a topic"), &group).await.expect("readable").expect("there");
+        assert_eq!(cursor.seq, after as u64);
+        before = after;
+    }
+}
+
+#[tokio::test]
+async fn a_seek_makes_a_group_where_there_is_none_and_brings_events_back_to_members() {
+    let hub = open_hub().await;
+    hub.fill("t", 3).await;
+    put(&hub, "/cursors?topic=t&group=new", r#"{"from":"earliest"}"#).await.ok();
+    assert_eq!(hub.get("/lag?topic=t&group=new").await.ok()["lag"], 3);
+    let group = Group::parse("new").expect("a group");
+    let mut events = hub.hub.bus.subscribe("t", Some(group), SubscribeOptions::default()).await.expect("subscribed");
+    for _ in 0..3 {
+        events.next().await.expect("delivered").ack().await.expect("acked");
+    }
+    put(&hub, "/cursors?topic=t&group=new", r#"{"from":"earliest"}"#).await.ok();
+    let again = harness::patient("the first event again", events.next()).await.expect("delivered");
+    assert_eq!(again.event().seq, 1);
+}
+
+#[tokio::test]
+async fn a_bad_seek_is_refused_and_moves_nothing() {
+    let hub = open_hub().await;
+    hub.fill("t", 3).await;
+    let unknown = r#"{"from":"afterId","afterId":"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"}"#;
+    for (path, body, status, code) in [
+        ("/cursors", "{}", 400, "bad_request"),
+        ("/cursors?topic=t", r#"{"from":"latest"}"#, 400, "bad_request"),
+        ("/cursors?topic=a..b&group=g", r#"{"from":"latest"}"#, 400, "bad_topic"),
+        ("/cursors?topic=t&group=g%20", r#"{"from":"latest"}"#, 400, "bad_request"),
+        ("/cursors?topic=t&group=g", "", 400, "bad_json"),
+        ("/cursors?topic=t&group=g", "{", 400, "bad_json"),
+        ("/cursors?topic=t&group=g", "[]", 400, "bad_request"),
+        ("/cursors?topic=t&group=g", "{}", 400, "bad_request"),
+        ("/cursors?topic=t&group=g", r#"{"from":"snapshot"}"#, 400, "bad_request"),
+        ("/cursors?topic=t&group=g", r#"{"from":"ts"}"#, 400, "bad_request"),
+        ("/cursors?topic=t&group=g", r#"{"from":"ts","ts":-1}"#, 400, "bad_request"),
+        ("/cursors?topic=t&group=g", r#"{"from":"ts","ts":"1"}"#, 400, "bad_request"),
+        ("/cursors?topic=t&group=g", r#"{"from":"afterId"}"#, 400, "bad_request"),
+        ("/cursors?topic=t&group=g", r#"{"from":"afterId","afterId":"7"}"#, 400, "bad_id"),
+        ("/cursors?topic=t&group=g", unknown, 404, "unknown_id"),
+        ("/cursors?topic=t&group=g&dryRun=1", unknown, 404, "unknown_id"),
+        ("/cursors?topic=t&group=g&dryRun=maybe", r#"{"from":"latest"}"#, 400, "bad_request"),
+    ] {
+        put(&hub, path, body).await.refused(status, code);
+    }
+    put(&hub, "/cursors?topic=t&group=g", &" ".repeat(300_000)).await.refused(413, "too_large");
+}
+
+/// Publishes an event for each of `errors` and lets the group give it up with that reason.
+async fn give_up(hub: &Served, topic: &str, group: &str, errors: &[&str]) {
+    let options = SubscribeOptions { max_attempts: 1, ..earliest() };
+    let group = Group::parse(group).expect("a group");
+    let mut events = hub.hub.bus.subscribe(topic, Some(group), options).await.expect("subscribed");
+    for error in errors {
+        hub.fill(topic, 1).await;
+        let given = harness::patient("a delivery", events.next()).await.expect("delivered");
+        given.nack(*error).await.expect("nacked");
+        let letters = format!("dlq.{topic}");
+        let id = given.event().id.to_string();
+        harness::patient("the dead letter", async {
+            while !hub.stored(&letters).await.iter().any(|letter| letter.payload().contains(&id)) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_newest_first_with_their_reasons() {
+    let hub = open_hub().await;
+    assert_eq!(hub.get("/dlq").await.ok(), json!({ "topics": [] }));
+    let empty = json!({ "topic": "t", "letters": 0, "reasons": [], "entries": [] });
+    assert_eq!(hub.get("/dlq?topic=t").await.ok(), empty);
+    give_up(&hub, "t", "g", &["boom", "bang", "boom"]).await;
+    let letters = hub.stored("dlq.t").await;
+    let topics = hub.get("/dlq").await.ok();
+    assert_eq!(topics, json!({ "topics": [{ "topic": "t", "letters": 3, "lastTs": letters[2].ts.0 }] }));
+
+    let shown = hub.get("/dlq?topic=t").await.ok();
+    assert_eq!((&shown["topic"], &shown["letters"], shown.get("next")), (&json!("t"), &json!(3), None));
+    let reasons = json!([{ "err": "boom", "group": "g", "count": 2 }, { "err": "bang", "group": "g", "count": 1 }]);
+    assert_eq!(shown["reasons"], reasons);
+    let seqs: Vec<u64> =
+        shown["entries"].as_array().expect("a list").iter().filter_map(|entry| entry["seq"].as_u64()).collect();
+    assert_eq!(seqs, [3, 2, 1]);
+    let original: Value = serde_json::from_str(&hub.stored("t").await[2].to_json()).expect("JSON");
+    let expected = json!({
+        "id": letters[2].id.to_string(), "seq": 3, "ts": letters[2].ts.0, "group": "g", "err": "boom", "attempts": 1,
+        "redriven": false, "original": original,
+    });
+    assert_eq!(shown["entries"][0], expected);
+
+    let first = hub.get("/dlq?topic=t&limit=2").await.ok();
+    assert_eq!(first["next"], letters[1].id.to_string());
+    let rest = hub.get(&format!("/dlq?topic=t&limit=2&after={}", letters[1].id)).await.ok();
+    assert_eq!((&rest["entries"][0]["seq"], rest.get("next")), (&json!(1), None));
+    hub.get("/dlq?topic=t&after=0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d").await.refused(404, "unknown_id");
+}
+
+#[tokio::test]
+async fn a_redrive_sends_each_letter_back_once() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["boom", "bang", "boom", "bang"]).await;
+    let letters = hub.stored("dlq.t").await;
+    let first = hub.post("/dlq/redrive?topic=t", r#"{"limit":1}"#).await.ok();
+    assert_eq!(first, json!({ "redriven": 1, "remaining": 3 }));
+    let by_reason = hub.post("/dlq/redrive?topic=t", r#"{"err":"boom","group":"g"}"#).await.ok();
+    assert_eq!(by_reason, json!({ "redriven": 1, "remaining": 2 }));
+    let shown = hub.get("/dlq?topic=t").await.ok();
+    let redriven: Vec<bool> =
+        shown["entries"].as_array().expect("a list").iter().filter_map(|entry| entry["redriven"].as_bool()).collect();
+    assert_eq!((redriven, &shown["letters"]), (vec![false, true, false, true], &json!(2)));
+    assert_eq!(shown["reasons"], json!([{ "err": "bang", "group": "g", "count": 2 }]), "of those that are left");
+    let by_id = hub.post("/dlq/redrive?topic=t", json!({ "ids": [letters[3].id] }).to_string()).await.ok();
+    assert_eq!(by_id, json!({ "redriven": 1, "remaining": 1 }));
+    assert_eq!(hub.post("/dlq/redrive?topic=t", "").await.ok(), json!({ "redriven": 1, "remaining": 0 }));
+    assert_eq!(hub.post("/dlq/redrive?topic=t", "{}").await.ok(), json!({ "redriven": 0, "remaining": 0 }));
+    assert_eq!(hub.get("/dlq").await.ok(), json!({ "topics": [] }));
+    let back = hub.stored("t").await.split_off(4);
+    let causes: Vec<_> = back.iter().map(|event| event.fields().caused_by[0]).collect();
+    assert_eq!(causes, [letters[0].id, letters[2].id, letters[3].id, letters[1].id]);
+    assert_eq!(hub.get("/groups?topic=dlq.t").await.ok(), json!({ "groups": [] }), "the hub's own group is not shown");
+    assert_eq!(hub.get("/cursors?topic=dlq.t").await.ok()["cursors"], json!([]));
+}
+
+#[tokio::test]
+async fn a_bad_redrive_is_refused() {
+    let hub = open_hub().await;
+    for (path, body, code) in [
+        ("/dlq/redrive", "{}", "bad_request"),
+        ("/dlq/redrive?topic=a..b", "{}", "bad_topic"),
+        ("/dlq/redrive?topic=dlq.t", "{}", "bad_request"),
+        ("/dlq/redrive?topic=t", "{", "bad_json"),
+        ("/dlq/redrive?topic=t", "[1]", "bad_request"),
+        ("/dlq/redrive?topic=t", r#"{"limit":0}"#, "bad_request"),
+        ("/dlq/redrive?topic=t", r#"{"limit":-1}"#, "bad_request"),
+        ("/dlq/redrive?topic=t", r#"{"limit":"1"}"#, "bad_request"),
+        ("/dlq/redrive?topic=t", r#"{"ids":["7"]}"#, "bad_id"),
+    ] {
+        hub.post(path, body).await.refused(400, code);
+    }
+    assert_eq!(hub.post("/dlq/redrive?topic=t", "{}").await.ok(), json!({ "redriven": 0, "remaining": 0 }));
+    assert!(hub.hub.bus.store().topics().await.expect("readable").is_empty());
+}

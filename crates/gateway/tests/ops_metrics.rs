@@ -1,0 +1,168 @@
+//! `/metrics` by value, after a known workload.
+
+mod harness;
+
+use std::collections::BTreeMap;
+
+use harness::{Served, Setup};
+use http::Method;
+use promethean_bus::{From, Group, SubscribeOptions};
+use promethean_gateway::EdgeConfig;
+use promethean_gateway::ops::router;
+
+/// Every sample of the page by its name with labels.
+async fn scrape(hub: &Served) -> BTreeMap<String, f64> {
+    let answer = hub.get("/metrics").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    let samples = answer.text().lines().filter(|line| !line.starts_with('#'));
+    samples
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            (name.to_owned(), value.parse().expect("a number"))
+        })
+        .collect()
+}
+
+#[track_caller]
+fn is(metrics: &BTreeMap<String, f64>, name: &str, expected: f64) {
+    assert_eq!(metrics.get(name), Some(&expected), "{name} in {metrics:#?}");
+}
+
+#[tokio::test]
+async fn every_metric_of_the_contract_has_its_value() {
+    let hub = Setup::default().start(router).await;
+    hub.fill("t", 10).await;
+    hub.fill("u", 3).await;
+    let options =
+        SubscribeOptions { from: From::Earliest, max_in_flight: 6, max_attempts: 2, ..SubscribeOptions::default() };
+    let mut events =
+        hub.hub.bus.subscribe("t", Some(Group::parse("g").expect("a group")), options).await.expect("subscribed");
+    for _ in 0..4 {
+        events.next().await.expect("delivered").ack().await.expect("acked");
+    }
+    // One is nacked twice and so dead-lettered; another waits for its answer.
+    for _ in 0..2 {
+        let given = loop {
+            let given = events.next().await.expect("delivered");
+            if given.event().seq == 5 {
+                break given;
+            }
+        };
+        given.nack("no").await.expect("nacked");
+    }
+    harness::patient("the dead letter", async {
+        while hub.stored("dlq.t").await.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let status = harness::patient("all in flight", async {
+        loop {
+            let metrics = scrape(&hub).await;
+            if metrics.get(r#"events_inflight{topic="t",group="g"}"#) == Some(&5.0) {
+                return metrics;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let metrics = &status;
+    is(metrics, r#"events_published_total{topic="t"}"#, 10.0);
+    is(metrics, r#"events_published_total{topic="u"}"#, 3.0);
+    is(metrics, r#"events_delivered_total{topic="t",group="g"}"#, 11.0);
+    is(metrics, r#"events_acked_total{topic="t",group="g"}"#, 4.0);
+    is(metrics, r#"events_nacked_total{topic="t",group="g"}"#, 2.0);
+    is(metrics, r#"events_redelivered_total{topic="t",group="g"}"#, 1.0);
+    is(metrics, r#"events_dead_lettered_total{topic="t",group="g"}"#, 1.0);
+    is(metrics, r#"ws_inflight{topic="t",group="g"}"#, 0.0);
+    is(metrics, r#"group_lag{topic="t",group="g"}"#, 5.0);
+    for (histogram, count) in [
+        ("delivery_latency_ms", Some(4.0)),
+        ("delivery_handler_duration_ms", Some(4.0)),
+        ("subscribe_poll_duration_ms", None),
+        ("store_append_duration_ms", None),
+    ] {
+        let counted = metrics[&format!("{histogram}_count")];
+        assert!(counted > 0.0 && count.is_none_or(|count| count == counted), "{histogram}: {counted}");
+        is(metrics, &format!("{histogram}_bucket{{le=\"+Inf\"}}"), counted);
+        assert!(metrics.contains_key(&format!("{histogram}_bucket{{le=\"0.25\"}}")), "{histogram}");
+        assert!(metrics.contains_key(&format!("{histogram}_bucket{{le=\"30000.0\"}}")), "{histogram}");
+        assert!(metrics.contains_key(&format!("{histogram}_sum")), "{histogram}");
+    }
+    is(metrics, "ws_connections", 0.0);
+    is(metrics, "outbox_pending", 0.0);
+    let bytes: usize = hub.stored("u").await.iter().map(|event| event.body.len()).sum();
+    assert!(metrics[r#"store_bytes{topic="u"}"#] >= bytes as f64);
+    is(metrics, &format!("promethean_build_info{{version=\"{}\",store=\"memory\"}}", env!("CARGO_PKG_VERSION")), 1.0);
+    for name in [
+        "process_cpu_seconds_total",
+        "process_start_time_seconds",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_threads",
+        "process_open_fds",
+        "process_max_fds",
+    ] {
+        assert!(metrics.get(name).is_some_and(|value| *value > 0.0 || name == "process_cpu_seconds_total"), "{name}");
+    }
+    let now = promethean_event::Millis::now().0 as f64 / 1_000.0;
+    let started = metrics["process_start_time_seconds"];
+    assert!(started <= now + 2.0 && started > now - 3_600.0, "started at {started}, now {now}");
+    drop(events);
+}
+
+#[tokio::test]
+async fn types_are_told_in_both_formats() {
+    let hub = Setup::default().start(router).await;
+    hub.fill("t", 1).await;
+    let plain = hub.get("/metrics").await;
+    assert!(plain.text().contains("# TYPE events_published_total counter\n"), "{}", plain.text());
+    assert!(plain.text().contains("# TYPE ws_connections gauge\n") && !plain.text().contains("# EOF"));
+    let accept = [("accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")];
+    let open = hub.send(Method::GET, "/metrics", &accept, "").await;
+    assert_eq!(open.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(open.text().contains("# TYPE events_published counter\n") && open.text().ends_with("# EOF\n"));
+    assert!(open.text().contains("events_published_total{topic=\"t\"} 1\n"));
+}
+
+#[tokio::test]
+async fn labels_are_bounded_and_the_rest_is_counted_together() {
+    let edge = EdgeConfig { metrics_max_series: 3, ..EdgeConfig::default() };
+    let hub = Setup { edge, ..Setup::default() }.start(router).await;
+    for n in 0..10 {
+        hub.fill(&format!("t{n}"), 2).await;
+        for group in ["g", "h"] {
+            let topic = promethean_event::Topic::parse(&format!("t{n}")).expect("a topic");
+            let group = Group::parse(group).expect("a group");
+            hub.hub.bus.set_cursor(&topic, &group, From::Earliest).await.expect("made");
+        }
+    }
+    let metrics = scrape(&hub).await;
+    for name in ["events_published_total", "store_bytes", "group_lag", "events_delivered_total", "events_inflight"] {
+        let series: Vec<&String> = metrics.keys().filter(|key| key.starts_with(&format!("{name}{{"))).collect();
+        assert!(series.len() <= 4 && series.iter().any(|key| key.contains("_other")), "{name}: {series:?}");
+    }
+    let all = |name: &str| metrics.iter().filter(|(key, _)| key.starts_with(name)).map(|(_, value)| value).sum::<f64>();
+    assert_eq!((all("events_published_total"), all("group_lag")), (20.0, 40.0), "nothing is lost");
+}
+
+#[tokio::test]
+async fn a_websocket_is_counted_with_what_it_holds() {
+    use futures_util::{SinkExt, StreamExt};
+    let hub = Setup::default().start(router).await;
+    hub.fill("t", 3).await;
+    let (mut socket, _) = tokio_tungstenite::connect_async(format!("ws://{}/ws", hub.addr)).await.expect("a WebSocket");
+    let subscribe = r#"{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"from":"earliest"}}"#;
+    socket.send(tokio_tungstenite::tungstenite::Message::text(subscribe)).await.expect("sent");
+    for _ in 0..2 {
+        harness::patient("a frame", socket.next()).await.expect("open").expect("a frame");
+    }
+    harness::patient("three in flight", async {
+        while scrape(&hub).await.get(r#"ws_inflight{topic="t",group="g"}"#) != Some(&3.0) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    is(&scrape(&hub).await, "ws_connections", 1.0);
+}
