@@ -8,7 +8,6 @@ use std::time::Duration;
 use promethean_bus::{Bus, BusOptions};
 use promethean_client::{Client, Code, EventId, From, GiveBack, Publish, SubscribeOptions, Subscription};
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
-use promethean_gateway::drain::Drain;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::{Intake, Listener};
 use promethean_gateway::{EdgeConfig, Hub, ws};
@@ -25,14 +24,9 @@ async fn patient<T>(future: impl Future<Output = T>) -> T {
 }
 
 async fn hub(auth: AuthConfig) -> (Arc<Hub>, SocketAddr) {
-    let hub = Arc::new(Hub {
-        bus: Bus::new(Arc::new(Memory::new()), BusOptions::default()),
-        connections: ws::Connections::default(),
-        auth: Authenticator::new(&auth).expect("a configuration"),
-        quotas: Quotas::default(),
-        config: EdgeConfig::default(),
-        drain: Drain::new(),
-    });
+    let bus = Bus::new(Arc::new(Memory::new()), BusOptions::default());
+    let auth = Authenticator::new(&auth).expect("a configuration");
+    let hub = Arc::new(Hub::new(bus, auth, Quotas::default(), EdgeConfig::default()));
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
     let addr = listener.local_addr();
     tokio::spawn(listener.serve(ws::router(Arc::clone(&hub)), Intake::new(100, None), hub.drain.watch()));
