@@ -36,9 +36,11 @@ describe("in Chromium, with the real hub", () => {
       await page.exposeFunction("hubStart", async () => void (await hub.start()));
       await page.exposeFunction("hubToken", (seconds: number) => jwt(seconds));
       await page.addScriptTag({ content: code });
+      await page.addScriptTag({ type: "module", content: `import * as sdk from "/sdk.js"; globalThis.sdk = sdk;` });
+      await page.waitForFunction("globalThis.sdk");
       await page.evaluate(async ({ name, url, token, serial }) => {
-        const { PromClient } = await import(/* the hub's */ `${location.origin}/sdk.js`);
         const world = globalThis as any;
+        const { PromClient } = world.sdk;
         const clients: any[] = [];
         let names = 0;
         const env = {
