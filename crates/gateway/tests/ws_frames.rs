@@ -214,6 +214,28 @@ async fn patterns_and_lists_name_the_subscription_and_take_in_topics_created_lat
 }
 
 #[tokio::test]
+async fn what_topics_hand_out_while_others_still_join_is_delivered() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    let topics: Vec<String> = (0..20).map(|n| format!("t.n{n:02}")).collect();
+    for topic in &topics {
+        client.publish(topic, json!(1)).await;
+    }
+    for frame in [json!({"topic": "t.*", "group": "g"}), json!({"topic": "t.*"})] {
+        let mut client = server.connect().await;
+        let mut frame = frame;
+        (frame["op"], frame["opts"]) = (json!("SUBSCRIBE"), json!({"from": "earliest"}));
+        client.ok(frame).await;
+        let mut seen = Vec::new();
+        for _ in &topics {
+            seen.push(client.event().await["event"]["topic"].as_str().expect("text").to_owned());
+        }
+        seen.sort();
+        assert_eq!(seen, topics);
+    }
+}
+
+#[tokio::test]
 async fn deliveries_come_as_batches_where_that_was_asked() {
     let server = Server::start().await;
     let mut client = server.connect().await;

@@ -49,6 +49,7 @@ impl<'h> Core<'h> {
         let about = About { topic: topic.into(), group: group.clone(), selectors, batch, max_in_flight };
         let request = Request { topic: selector, group, options, gate };
         let (bus, inbox) = (&self.hub.bus, self.inbox.clone());
+        self.joining = true;
         self.barrier =
             Some(Box::pin(
                 async move { Awaited::Subscribed { result: bus.attach(request, &inbox).await, about, corr } },
@@ -62,6 +63,7 @@ impl<'h> Core<'h> {
     }
 
     pub(super) fn on_awaited(&mut self, awaited: Awaited) {
+        self.joining = false;
         match awaited {
             Awaited::Auth { result: Err(refusal), corr, .. } => self.error(corr.as_ref(), &Rejection::from(refusal)),
             Awaited::Auth { result: Ok(identity), quiet, corr } => {

@@ -43,6 +43,8 @@ pub(super) struct Core<'h> {
     pub(super) settles: Settles,
     /// A frame whose answer the next frames have to wait for: `AUTH`, `SUBSCRIBE`.
     pub(super) barrier: Option<BoxFuture<'h, Awaited>>,
+    /// The barrier is a `SUBSCRIBE`: the bus may deliver for it before this session knows the subscription.
+    pub(super) joining: bool,
     pub(super) outbox: Outbox,
     pub(super) deadlines: Deadlines,
     /// The hub shuts down: nothing more is accepted.
@@ -87,6 +89,7 @@ impl<'h> Core<'h> {
             publishes: Publishes::default(),
             settles: Settles::default(),
             barrier: None,
+            joining: false,
             outbox: Outbox::default(),
             deadlines: Deadlines::new(&hub.config, Instant::now()),
             leaving: false,
@@ -99,12 +102,17 @@ impl<'h> Core<'h> {
 
     /// Whether more frames may be taken in: at a bound the client has to wait.
     pub(super) fn may_read(&self) -> bool {
-        self.barrier.is_none() && self.publishes.has_room() && self.settles.has_room() && self.may_deliver()
+        self.barrier.is_none() && self.publishes.has_room() && self.settles.has_room() && self.has_room()
     }
 
     /// Whether there is room in the outbox.
-    pub(super) fn may_deliver(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.outbox.len() < self.hub.config.max_outbound_bytes
+    }
+
+    /// Whether deliveries may be taken from the inbox: there is room, and every one of them has its subscription here.
+    pub(super) fn may_deliver(&self) -> bool {
+        self.has_room() && !self.joining
     }
 
     /// Moves answers into the outbox, writes, reads: whatever goes without waiting.
@@ -134,7 +142,7 @@ impl<'h> Core<'h> {
 
     /// Puts the answers that are there into the outbox, while there is room; whether there was one.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.may_deliver() {
+        if !self.has_room() {
             return false;
         }
         let published = self.publishes.poll(cx, self.quiet, &mut self.outbox);
@@ -146,7 +154,7 @@ impl<'h> Core<'h> {
         if self.outbox.is_empty() {
             return Ok(());
         }
-        let full = !self.may_deliver();
+        let full = !self.has_room();
         let mut written = false;
         let result = self.outbox.poll_write(wire, cx, &mut written);
         self.registered.set_buffered(self.outbox.len());

@@ -19,10 +19,10 @@ const FRAME: usize = 256 * 1024;
 impl Core<'_> {
     /// Moves what is there into the outbox, as far as there is room.
     pub(super) fn deliver(&mut self) {
-        let room = self.hub.config.max_outbound_bytes.saturating_sub(self.outbox.len());
-        if room == 0 || self.inbox.is_empty() {
+        if !self.may_deliver() || self.inbox.is_empty() {
             return;
         }
+        let room = self.hub.config.max_outbound_bytes.saturating_sub(self.outbox.len());
         let now = self.hub.bus.now();
         let mut given = std::mem::take(&mut self.given);
         self.inbox.take(EVENTS, room, now, &mut given);
