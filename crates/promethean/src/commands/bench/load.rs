@@ -76,7 +76,10 @@ pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Inst
         }
         while !stopping && sent < share && (unanswered.len() as u64) < frames_window && !sender.is_full() {
             if let Some(every) = every {
-                pace(&mut due, every);
+                if due > Instant::now() {
+                    break;
+                }
+                due += every;
             }
             let now = (plan.batch as u64).min(share - sent);
             frame.clear();
@@ -85,11 +88,13 @@ pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Inst
             sent += now;
             topic += plan.clients;
             unanswered.push_back(now);
-            if every.is_some() {
-                break;
-            }
         }
         sender.flush()?;
+        if every.is_some() {
+            // At a steady rate answers are read in the time that is left until the next event is due.
+            let left = due.saturating_duration_since(Instant::now());
+            receiver.wait_at_most(left.max(Duration::from_micros(50)))?;
+        }
         let mut failed = None;
         let received = receiver.frames(|text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
             (true, Some(events)) => {
@@ -108,18 +113,6 @@ pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Inst
         }
     }
     Ok(())
-}
-
-/// Waits for the next moment of a steady rate; a late one does not make the next ones early.
-fn pace(due: &mut Instant, every: Duration) {
-    let now = Instant::now();
-    if *due > now {
-        std::thread::sleep(*due - now);
-    }
-    *due += every;
-    if *due + Duration::from_secs(1) < Instant::now() {
-        *due = Instant::now();
-    }
 }
 
 fn write_publish(out: &mut Vec<u8>, topic: &str, events: u64, fill: &str, started: Instant) {
@@ -167,7 +160,8 @@ pub(super) fn consume(
             } else if text.starts_with(br#"{"op":"EVENT"#) {
                 let (topic, ids, events) = ids_of(text, |sent| {
                     let now = started.elapsed().as_micros() as u64;
-                    latencies.saturating_record(now.saturating_sub(sent));
+                    // Resizes by itself; an hour is far beyond any run.
+                    let _ = latencies.record(now.saturating_sub(sent).min(3_600_000_000));
                 });
                 seen += events;
                 let ack = format!(r#"{{"op":"ACK","topic":"{topic}","group":"{group}","ids":[{ids}]}}"#);

@@ -118,6 +118,11 @@ impl Receiver {
         }
     }
 
+    /// How long [`Receiver::frames`] waits for the first frame.
+    pub(super) fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(time))
+    }
+
     /// The bounds of the next frame's text that is here already.
     fn ready(&mut self) -> io::Result<Option<(usize, usize)>> {
         loop {
