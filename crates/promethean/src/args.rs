@@ -34,6 +34,17 @@ pub(crate) enum Command {
     Health(HealthArgs),
     /// Check a data directory; exits 0 when it is sound, 1 when it is damaged.
     Doctor(DoctorArgs),
+    /// Publish events: the argument, standard input, or one event a line.
+    #[command(name = "pub")]
+    Publish(PublishArgs),
+    /// Consume a topic as a member of a group: each event is printed, then acked.
+    Sub(SubArgs),
+    /// Watch a topic without a group: nothing is acked, nothing is remembered.
+    Tail(TailArgs),
+    /// Print events that are in the log.
+    Replay(ReplayArgs),
+    /// Stream a topic's events to standard output, one a line, in constant memory.
+    Export(ExportArgs),
     /// Put load on a running hub and measure it.
     ///
     /// Publishes to topics of its own (bench.…), every event acked. The progress bar goes to stderr, the result to
@@ -121,6 +132,134 @@ pub(crate) struct DoctorArgs {
     /// The report as JSON.
     #[arg(long, conflicts_with = "salvage")]
     pub(crate) json: bool,
+}
+
+/// A hub's WebSocket.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HubArgs {
+    /// The hub's WebSocket address.
+    #[arg(long, value_name = "URL", env = "PROMETHEAN_SERVER", default_value = "ws://127.0.0.1:8090")]
+    pub(crate) server: String,
+    /// The token to authenticate with.
+    #[arg(long, value_name = "TOKEN", env = "PROMETHEAN_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+}
+
+/// A hub's HTTP port.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HttpArgs {
+    /// The hub's HTTP address.
+    #[arg(long, value_name = "URL", env = "PROMETHEAN_HTTP", default_value = "http://127.0.0.1:8081")]
+    pub(crate) server: String,
+    /// The token to authenticate with.
+    #[arg(long, value_name = "TOKEN", env = "PROMETHEAN_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// How long to wait for the hub to say something.
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    pub(crate) timeout: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PublishArgs {
+    /// The topic.
+    pub(crate) topic: String,
+    /// The payload, JSON; left out or `-`: standard input.
+    pub(crate) payload: Option<String>,
+    /// Standard input holds one payload a line.
+    #[arg(long, conflicts_with_all = ["payload", "id"])]
+    pub(crate) ndjson: bool,
+    /// The key.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) key: Option<String>,
+    /// The id, a UUID; published again, the event stays once.
+    #[arg(long, value_name = "UUID")]
+    pub(crate) id: Option<String>,
+    /// A header; repeatable.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) header: Vec<String>,
+    /// A tag; repeatable.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) tag: Vec<String>,
+    /// Each answer as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Give up after this long.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<String>,
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+}
+
+/// Where to start, and when to end.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReadArgs {
+    /// Where to start: latest, earliest, snapshot, an event's id (after it), or a time in epoch milliseconds.
+    #[arg(long, value_name = "PLACE", default_value = "latest")]
+    pub(crate) from: String,
+    /// End after this many events.
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// End with 124 when no event comes for this long.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<String>,
+    /// Each event as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SubArgs {
+    /// The topic or pattern (a.*, a.**).
+    pub(crate) topic: String,
+    /// The group. Where it has been before, it goes on where it was.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) group: String,
+    /// Most events held unacked.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) max_in_flight: usize,
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TailArgs {
+    /// The topic or pattern (a.*, a.**).
+    pub(crate) topic: String,
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReplayArgs {
+    /// The topic.
+    pub(crate) topic: String,
+    /// Where to start: earliest, an event's id (after it), or a time in epoch milliseconds.
+    #[arg(long, value_name = "PLACE", default_value = "earliest")]
+    pub(crate) from: String,
+    /// Most events.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) limit: u64,
+    /// Each event as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) hub: HttpArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// The topic.
+    pub(crate) topic: String,
+    /// Only events of this time or later, in epoch milliseconds.
+    #[arg(long, value_name = "MS")]
+    pub(crate) from_ts: Option<u64>,
+    /// Only events of this time or earlier, in epoch milliseconds.
+    #[arg(long, value_name = "MS")]
+    pub(crate) to_ts: Option<u64>,
+    #[command(flatten)]
+    pub(crate) hub: HttpArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -11,9 +11,13 @@ pub(crate) enum Exit {
     Usage = 2,
     /// Nobody answers there.
     Unreachable = 3,
+    /// The hub does not know who it is, or does not let it.
+    Denied = 4,
+    /// There is no such thing.
+    NotFound = 5,
     /// Took too long.
     Timeout = 124,
-    /// A second signal.
+    /// A signal.
     Interrupted = 130,
 }
 

@@ -43,6 +43,11 @@ fn the_help_of_every_command_is_as_it_was_agreed() {
         &["doctor"],
         &["completions"],
         &["bench"],
+        &["pub"],
+        &["sub"],
+        &["tail"],
+        &["replay"],
+        &["export"],
     ];
     for command in commands {
         let output = promethean(&[], &[command, &["--help"][..]].concat());

@@ -33,14 +33,15 @@ pub(crate) fn run(args: &HealthArgs) -> Result<(), Failure> {
     Err(Failure::failed(format!("not ready ({status}): {}", body.trim())))
 }
 
-struct Url {
-    tls: bool,
-    host: String,
-    port: u16,
+/// Where a hub's HTTP is.
+pub(super) struct Url {
+    pub(super) tls: bool,
+    pub(super) host: String,
+    pub(super) port: u16,
 }
 
 impl Url {
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (tls, rest) = match text.split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),
@@ -96,7 +97,7 @@ fn read_answer(stream: impl Read, answer: &mut Vec<u8>) -> std::io::Result<()> {
     }
 }
 
-fn tls_config() -> Result<Arc<rustls::ClientConfig>, String> {
+pub(super) fn tls_config() -> Result<Arc<rustls::ClientConfig>, String> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))

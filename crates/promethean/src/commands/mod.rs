@@ -4,8 +4,15 @@ mod bench;
 mod completions;
 mod config;
 mod doctor;
+mod export;
+mod fetch;
 mod health;
+mod hub;
+mod print;
+mod publish;
+mod replay;
 mod serve;
+mod subscribe;
 mod token;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +29,11 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Token(args) => token::run(args),
         Command::Health(args) => health::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Publish(args) => publish::run(args),
+        Command::Sub(args) => subscribe::sub(&args),
+        Command::Tail(args) => subscribe::tail(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => completions::run(shell),
     }

@@ -1,0 +1,75 @@
+//! Events on standard output: a line for people, or a line of JSON.
+
+use std::io::{self, Write};
+
+use promethean_client::Received;
+use promethean_event::json;
+
+use crate::exit::Failure;
+
+/// One event as a line.
+pub(super) fn event(out: &mut impl Write, event: &Received, raw: &str, as_json: bool) -> Result<(), Failure> {
+    let mut line = Vec::new();
+    if as_json {
+        json::write_line(&mut line, raw.as_bytes());
+    } else {
+        let key = event.key.as_deref().map_or_else(String::new, |key| format!(" [{key}]"));
+        let _ = write!(line, "{} {}#{}{key} ", time(event.ts.0), event.topic, event.seq);
+        json::write_line(&mut line, event.payload.get().as_bytes());
+    }
+    line.push(b'\n');
+    written(out.write_all(&line).and_then(|()| out.flush()))
+}
+
+/// A reader that went away (`| head`) is the end, not a failure worth a message.
+pub(super) fn written(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.map_err(|error| Failure::failed(format!("cannot write to standard output: {error}"))),
+    }
+}
+
+/// Epoch milliseconds as UTC: `2026-01-31T12:00:00.000Z`.
+fn time(millis: u64) -> String {
+    let (days, rest) = (millis / 86_400_000, millis % 86_400_000);
+    // Howard Hinnant's civil_from_days, for days since 1970.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hours, minutes) = (rest / 3_600_000, rest / 60_000 % 60);
+    let (seconds, millis) = (rest / 1_000 % 60, rest % 1_000);
+    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_in_utc() {
+        for (millis, shown) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_731_650_000_123, "2024-11-15T05:53:20.123Z"),
+            (4_102_444_799_999, "2099-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(time(millis), shown);
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line_whatever_its_payload() {
+        let raw = "{\"id\":\"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d\",\"seq\":3,\"ts\":0,\"topic\":\"a\",\"key\":\"k\",\"payload\":[1,\n2]}";
+        let received = serde_json::from_str(raw).expect("an event");
+        let mut out = Vec::new();
+        event(&mut out, &received, raw, false).expect("written");
+        event(&mut out, &received, raw, true).expect("written");
+        let expected = format!("1970-01-01T00:00:00.000Z a#3 [k] [1,2]\n{}\n", raw.replace('\n', ""));
+        assert_eq!(String::from_utf8(out).expect("text"), expected);
+    }
+}

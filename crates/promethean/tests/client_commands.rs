@@ -1,0 +1,174 @@
+//! `pub`, `sub`, `tail`, `replay` and `export` against a running hub: data on stdout, talk on stderr, exit codes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A hub on free ports, gone with the test.
+struct Hub {
+    child: Child,
+    ws: String,
+    http: String,
+    /// Kept open, so that the hub may write.
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Hub {
+    fn start(variables: &[(&str, &str)]) -> Self {
+        let mut child = binary(variables)
+            .args(["serve", "--store", "memory", "--ws-port", "0", "--http-port", "0", "--ops-port", "0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the hub runs");
+        let mut stdout = BufReader::new(child.stdout.take().expect("stdout"));
+        let mut ready = String::new();
+        stdout.read_line(&mut ready).expect("a line");
+        let field = |name: &str| ready.split(' ').find_map(|word| word.strip_prefix(name)).expect(name).to_owned();
+        let (ws, http) = (format!("ws://{}", field("ws=")), format!("http://{}", field("http=")));
+        Self { child, ws, http, _stdout: stdout }
+    }
+
+    /// Runs a command against this hub.
+    fn run(&self, args: &[&str], input: &str) -> Output {
+        let mut child = self.spawn(args);
+        child.stdin.take().expect("stdin").write_all(input.as_bytes()).expect("written");
+        child.wait_with_output().expect("ended")
+    }
+
+    fn spawn(&self, args: &[&str]) -> Child {
+        binary(&[("PROMETHEAN_SERVER", &self.ws), ("PROMETHEAN_HTTP", &self.http)])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command runs")
+    }
+
+    fn ok(&self, args: &[&str], input: &str) -> String {
+        let output = self.run(args, input);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn exit(&self, args: &[&str]) -> (i32, String) {
+        let output = self.run(args, "");
+        (output.status.code().expect("a code"), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn binary(variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_promethean"));
+    command.env_clear().envs(variables.iter().copied()).current_dir(std::env::temp_dir());
+    command
+}
+
+fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn what_pub_publishes_sub_prints_once_and_acks() {
+    let hub = Hub::start(&[]);
+    let id = "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
+    let args = ["pub", "a.b", r#"{"n": 1.50}"#, "--key", "k", "--tag", "t", "--header", "x-a=b=c", "--id", id];
+    assert_eq!(hub.ok(&args, ""), format!("{id} 1\n"));
+    assert_eq!(hub.ok(&args, ""), format!("{id} 1 duplicate\n"));
+    assert_eq!(json_lines(&hub.ok(&["pub", "a.b", "--json"], "[2]\n"))[0]["seq"], 2);
+
+    let sub = ["sub", "a.b", "--group", "g", "--from", "earliest", "--count", "2", "--json"];
+    let printed = hub.ok(&sub, "");
+    assert!(printed.contains(r#""payload":{"n": 1.50}}"#), "{printed}");
+    let events = json_lines(&printed);
+    assert_eq!(
+        (&events[0]["headers"]["x-a"], &events[0]["tags"][0], &events[1]["payload"][0]),
+        (&"b=c".into(), &"t".into(), &2.into())
+    );
+    let (code, said) = hub.exit(&["sub", "a.b", "--group", "g", "--from", "earliest", "--timeout", "300ms"]);
+    assert_eq!(code, 124, "everything was acked: {said}");
+}
+
+#[test]
+fn ndjson_is_one_event_a_line_and_export_and_replay_give_it_back() {
+    let hub = Hub::start(&[]);
+    let lines: String = (0..1_200).map(|n| format!("{{\"n\":{n}}}\n\n")).collect();
+    let answers = hub.ok(&["pub", "a", "--ndjson", "--json"], &lines);
+    assert_eq!(
+        json_lines(&answers).iter().map(|one| one["seq"].as_u64()).collect::<Vec<_>>(),
+        (1..=1_200).map(Some).collect::<Vec<_>>()
+    );
+
+    let exported = json_lines(&hub.ok(&["export", "a"], ""));
+    assert_eq!((exported.len(), &exported[1_199]["payload"]["n"]), (1_200, &1_199.into()));
+    let replayed = json_lines(&hub.ok(&["replay", "a", "--limit", "3", "--json"], ""));
+    assert_eq!((replayed.len(), &replayed[2]["seq"]), (3, &3.into()));
+    let after = replayed[2]["id"].as_str().expect("an id");
+    assert_eq!(json_lines(&hub.ok(&["replay", "a", "--from", after, "--limit", "1", "--json"], ""))[0]["seq"], 4);
+    let shown = hub.ok(&["replay", "a", "--limit", "1"], "");
+    assert!(shown.ends_with("Z a#1 {\"n\":0}\n"), "{shown}");
+}
+
+#[test]
+fn tail_shows_what_comes_and_an_interrupt_ends_it_with_130() {
+    let hub = Hub::start(&[]);
+    let mut tail = hub.spawn(&["tail", "a.*", "--json"]);
+    let mut talk = BufReader::new(tail.stderr.take().expect("stderr"));
+    let mut line = String::new();
+    talk.read_line(&mut line).expect("a line");
+    assert_eq!(line, "subscribed to a.*\n");
+    hub.ok(&["pub", "a.x", "1"], "");
+    let mut out = BufReader::new(tail.stdout.take().expect("stdout"));
+    let mut event = String::new();
+    out.read_line(&mut event).expect("a line");
+    assert_eq!(json_lines(&event)[0]["topic"], "a.x");
+    kill_process(Pid::from_child(&tail), Signal::INT).expect("signalled");
+    assert_eq!(tail.wait().expect("ended").code(), Some(130));
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).expect("text");
+    assert_eq!(rest, "");
+}
+
+#[test]
+fn exit_codes_tell_scripts_what_went_wrong() {
+    let hub = Hub::start(&[]);
+    for (args, code, said) in [
+        (vec!["pub", "a", "not json"], 2, "no JSON"),
+        (vec!["pub", "a/b", "1"], 2, "segments may hold only"),
+        (vec!["pub", "a", "1", "--id", "x"], 2, "--id"),
+        (vec!["pub", "a", "1", "--header", "x"], 2, "NAME=VALUE"),
+        (vec!["pub", "a", "1", "--server", "ws://127.0.0.1:9"], 3, "cannot connect"),
+        (vec!["replay", "a", "--server", "http://127.0.0.1:9"], 3, "127.0.0.1:9"),
+        (vec!["sub", "a", "--group", "g", "--from", "nowhere"], 2, "--from"),
+        (vec!["sub", "a", "--group", "g", "--from", "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"], 5, "unknown_id"),
+        (vec!["tail", "a", "--timeout", "100ms"], 124, "nothing within"),
+        (vec!["replay", "a", "--from", "latest"], 2, "--from"),
+        (vec!["replay", "a b"], 2, "bad_topic"),
+    ] {
+        let (exit, talk) = hub.exit(&args);
+        assert_eq!(exit, code, "{args:?}: {talk}");
+        assert!(talk.contains(said), "{args:?}: {talk}");
+    }
+}
+
+#[test]
+fn a_wrong_token_is_denied_with_4_and_is_not_shown() {
+    let hub = Hub::start(&[("WS_TOKEN", "sesame")]);
+    for args in [["pub", "a", "1"], ["tail", "a", "--json"], ["replay", "a", "--json"], ["export", "a", "--timeout=9s"]]
+    {
+        let (code, said) = hub.exit(&[&args[..], &["--token", "canary-barley"]].concat());
+        assert_eq!(code, 4, "{args:?}: {said}");
+        assert!(!said.contains("canary"), "{said}");
+    }
+    assert_eq!(hub.ok(&["pub", "a", "1", "--token", "sesame", "--json"], "").lines().count(), 1);
+    assert_eq!(hub.ok(&["export", "a", "--token", "sesame"], "").lines().count(), 1);
+}
