@@ -79,3 +79,33 @@ fn router(hub: &Arc<Hub>, serving: &Serving) -> Router {
     };
     if serving.ws { ws::in_front_of(router, Arc::clone(hub)) } else { router }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use promethean_event::Topic;
+    use promethean_store::TopicSettings;
+
+    use super::open_store;
+    use crate::config::{Config, File, Layers};
+
+    async fn settings_of_a(dir: &std::path::Path, text: &str) -> TopicSettings {
+        let file = File { path: "promethean.toml".into(), text: format!("data_dir = {dir:?}\n{text}") };
+        let mut layers = Layers::collect(&BTreeMap::new(), &|_| None, Some(&file)).expect("a good file");
+        let config = Config::resolve(&mut layers, &|_| None).expect("a good configuration");
+        let store = open_store(&config).await.expect("opened");
+        let settings = store.settings(&Topic::parse("a").expect("a topic"));
+        store.close().await.expect("closed");
+        settings
+    }
+
+    #[tokio::test]
+    async fn the_settings_of_topics_reach_the_store_and_stay_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let configured = settings_of_a(dir.path(), "[topics.a]\nretentionDays = 3\ncompaction = true\n").await;
+        assert_eq!(configured.retention.max_age.map(|age| age.as_secs()), Some(3 * 86_400));
+        assert!(configured.compaction.is_some());
+        assert_eq!(settings_of_a(dir.path(), "").await, configured, "without the table they stay as they were");
+    }
+}

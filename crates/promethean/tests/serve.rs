@@ -39,6 +39,14 @@ impl Process {
         std::fs::read_to_string(self.dir.path().join("stderr")).expect("text")
     }
 
+    fn waits_to_say(&self, text: &str) {
+        let start = Instant::now();
+        while !self.said().contains(text) {
+            assert!(start.elapsed() < PATIENCE, "{text:?} was not said: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// The exit code, and what was said on stderr.
     fn end(mut self) -> (Option<i32>, String) {
         let start = Instant::now();
@@ -159,11 +167,7 @@ fn a_second_signal_ends_it_at_once_with_130() {
     let hub = Hub::start(&[], &[]);
     let hanging = hanging_publish(&hub);
     hub.signal(Signal::TERM);
-    let start = Instant::now();
-    while !hub.process.said().contains("shutting down") {
-        assert!(start.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    hub.process.waits_to_say("shutting down");
     hub.signal(Signal::INT);
     let (code, said) = hub.end();
     assert_eq!(code, Some(130), "{said}");
@@ -196,6 +200,39 @@ fn health_asks_the_running_hub() {
     let not_ready = ask(format!("http://{}", waiting.addr("http")));
     assert_eq!(not_ready.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&not_ready.stderr).contains("signing keys"), "{not_ready:?}");
+}
+
+fn write_certificate(dir: &std::path::Path) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    std::fs::write(dir.join("cert.pem"), made.cert.pem()).expect("written");
+    std::fs::write(dir.join("key.pem"), made.signing_key.serialize_pem()).expect("written");
+}
+
+#[test]
+fn tls_is_on_every_port_and_sighup_reads_the_certificate_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    write_certificate(dir.path());
+    let (cert, key, old) = (dir.path().join("cert.pem"), dir.path().join("key.pem"), dir.path().join("old.pem"));
+    std::fs::copy(&cert, &old).expect("copied");
+    let text = |path: &std::path::Path| path.to_str().expect("text").to_owned();
+    let hub = Hub::start(&[], &["--tls-cert", &text(&cert), "--tls-key", &text(&key)]);
+    let health = |name: &str, trusted: &std::path::Path| {
+        let server = format!("https://localhost:{}", hub.addr(name).port());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_promethean"));
+        let output = command.args(["health", "--server", &server]).env("SSL_CERT_FILE", trusted).output();
+        output.expect("the binary runs").status.code()
+    };
+    assert_eq!((health("http", &old), health("ops", &old)), (Some(0), Some(0)));
+
+    std::fs::write(&cert, "half a fi").expect("written");
+    hub.signal(Signal::HUP);
+    hub.process.waits_to_say("the old TLS certificate goes on");
+    assert_eq!(health("http", &old), Some(0));
+
+    write_certificate(dir.path());
+    hub.signal(Signal::HUP);
+    hub.process.waits_to_say("was read again");
+    assert_eq!((health("http", &cert), health("http", &old)), (Some(0), Some(3)));
 }
 
 #[test]
