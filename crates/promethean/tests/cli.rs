@@ -49,6 +49,11 @@ fn the_help_of_every_command_is_as_it_was_agreed() {
         &["replay"],
         &["export"],
     ];
+    let help = stdout(&promethean(&[], &["--help"]));
+    let (_, listed) = help.split_once("Commands:\n").expect("a list of commands");
+    for name in listed.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next()) {
+        assert!(name == "help" || commands.contains(&&[name][..]), "{name} has no snapshot of its help");
+    }
     for command in commands {
         let output = promethean(&[], &[command, &["--help"][..]].concat());
         assert!(output.status.success(), "{command:?}");
