@@ -285,3 +285,38 @@ async fn a_draining_hub_takes_nothing() {
     hub.post("/publish/a", "1").await.refused(503, "shutting_down");
     assert!(hub.stored("a").await.is_empty());
 }
+
+#[tokio::test]
+async fn a_page_of_another_site_can_neither_publish_nor_read() {
+    let edge = EdgeConfig { allowed_origins: vec!["https://app.example".to_owned()], ..EdgeConfig::default() };
+    let hub = Setup { edge, ..Setup::default() }.start(router).await;
+    for origin in ["https://evil.example", "null", "http://app.example"] {
+        let answer = hub.send(Method::POST, "/publish/a", &[("origin", origin)], "1").await;
+        answer.refused(403, "forbidden");
+        assert_eq!(answer.header("access-control-allow-origin"), "");
+        hub.send(Method::GET, "/replay?topic=a", &[("origin", origin)], "").await.refused(403, "forbidden");
+    }
+    // A name that was pointed at this machine: the browser takes the hub for that page's own.
+    let mut rebound = request(Method::GET, "/replay?topic=a", &[], "");
+    rebound.headers_mut().insert("host", "rebound.example:8081".parse().expect("a value"));
+    assert_eq!(hub.connect().await.send_request(rebound).await.expect("an answer").status(), 403);
+    assert!(hub.stored("a").await.is_empty());
+
+    for origin in ["https://app.example", "http://localhost:3000"] {
+        let answer = hub.send(Method::POST, "/publish/a", &[("origin", origin)], "1").await;
+        answer.ok();
+        assert_eq!((answer.header("access-control-allow-origin"), answer.header("vary")), (origin, "origin"));
+        let asked = [
+            ("origin", origin),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "authorization,content-type"),
+        ];
+        let told = hub.send(Method::OPTIONS, "/publish/a", &asked, "").await;
+        assert_eq!((told.status.as_u16(), told.header("access-control-allow-origin")), (204, origin));
+        assert_eq!(told.header("access-control-allow-headers"), "authorization,content-type");
+        assert!(told.header("access-control-allow-methods").contains("POST"));
+    }
+    let foreign = [("origin", "https://evil.example"), ("access-control-request-method", "POST")];
+    let told = hub.send(Method::OPTIONS, "/publish/a", &foreign, "").await;
+    assert_eq!(told.header("access-control-allow-origin"), "");
+}

@@ -1,17 +1,18 @@
-//! Who sent a request: refused while the hub drains, over its connection's quota or with a bad token, in this order;
-//! so a handler that has a [`Caller`] may go on.
+//! Who sent a request: refused while the hub drains, over its connection's quota, from a page of another site or with a bad
+//! token, in this order; so a handler that has a [`Caller`] may go on.
 
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use http::{HeaderMap, header};
-use promethean_event::{Group, Topic};
+use promethean_event::{Code, Group, Topic};
 
 use crate::Hub;
 use crate::auth::{Action, Identity};
 use crate::listener::Quota;
 use crate::rejection::Rejection;
+use crate::ws::origin;
 
 /// Who sent a request.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ impl FromRequestParts<Arc<Hub>> for Caller {
         if let Some(quota) = parts.extensions.get::<Quota>() {
             quota.of(&hub.quotas).take(1)?;
         }
+        from_own_page(&parts.headers, hub)?;
         let identity = hub.auth.authenticate(bearer(&parts.headers)).await?;
         Ok(Self { identity })
     }
@@ -69,6 +71,20 @@ impl Caller {
         }
         Err(Rejection::forbidden(Action::Subscribe, topic.as_str()))
     }
+}
+
+/// A page of another site can make a browser send requests; without this, also to a hub that asks for no token.
+fn from_own_page(headers: &HeaderMap, hub: &Hub) -> Result<(), Rejection> {
+    let (allowed, open) = (&hub.config.allowed_origins, hub.auth.is_open());
+    if !origin::is_allowed(headers, allowed, open) {
+        return Err(Rejection::new(Code::Forbidden, "pages of this origin may not ask; add it to allowed_origins"));
+    }
+    if open && origin::is_foreign_host(headers, allowed) {
+        let message =
+            "without auth the hub answers to localhost and IP addresses only; add this name to allowed_origins";
+        return Err(Rejection::new(Code::Forbidden, message));
+    }
+    Ok(())
 }
 
 /// The token of `Authorization: Bearer`.

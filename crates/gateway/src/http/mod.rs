@@ -8,6 +8,7 @@ mod answer;
 mod body;
 mod caller;
 mod cloud_event;
+pub(crate) mod cors;
 mod drafts;
 mod events;
 mod export;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::MethodRouter;
 
+use super::cors;
 use crate::Hub;
 use crate::rejection::{method_not_allowed, not_found};
 
@@ -62,10 +63,9 @@ impl Param {
 
 /// The router of a table.
 pub(crate) fn build(routes: &'static [Route], hub: Arc<Hub>) -> Router {
-    with_routes(Router::new(), routes)
-        .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
-        .with_state(hub)
+    let router = with_routes(Router::new(), routes);
+    let router = router.fallback(not_found).method_not_allowed_fallback(method_not_allowed);
+    cors::around(router, &hub).with_state(hub)
 }
 
 /// Adds the routes of a table.

@@ -24,7 +24,7 @@ use axum::Router;
 use axum::response::Response;
 use axum::routing::{get, post, put};
 
-use crate::http::{Param, Route, document, healthz, json_body, readyz, shared_routes, with_routes};
+use crate::http::{Param, Route, cors, document, healthz, json_body, readyz, shared_routes, with_routes};
 use crate::rejection::method_not_allowed;
 use crate::{Hub, dashboard, metrics, ws};
 
@@ -48,7 +48,7 @@ pub fn router_with_http(hub: Arc<Hub>) -> Router {
 
 fn finish(router: Router<Arc<Hub>>, hub: Arc<Hub>) -> Router {
     let router = router.fallback(dashboard::file).method_not_allowed_fallback(method_not_allowed);
-    ws::in_front_of(router.with_state(Arc::clone(&hub)), hub)
+    ws::in_front_of(cors::around(router, &hub).with_state(Arc::clone(&hub)), hub)
 }
 
 async fn openapi_json() -> Response {

@@ -6,7 +6,7 @@
 
 mod codec;
 mod connections;
-mod origin;
+pub(crate) mod origin;
 mod session;
 mod upgrade;
 

@@ -8,7 +8,7 @@ use http::{HeaderMap, header};
 ///
 /// With `open` (no auth) a page of "the hub's own host" must be at loopback or an IP address: a name could be an
 /// attacker's that was pointed at this machine, and no token would stop it.
-pub(super) fn is_allowed(headers: &HeaderMap, allowed: &[String], open: bool) -> bool {
+pub(crate) fn is_allowed(headers: &HeaderMap, allowed: &[String], open: bool) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
     let Ok(origin) = origin.to_str() else { return false };
     let plain = |text: &str| text.trim_end_matches('/').to_ascii_lowercase();
@@ -21,6 +21,17 @@ pub(super) fn is_allowed(headers: &HeaderMap, allowed: &[String], open: bool) ->
     }
     let own = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(host_of);
     own.is_some_and(|own| own == host) && (!open || host.parse::<std::net::IpAddr>().is_ok())
+}
+
+/// Whether the name under which the hub was asked could be anybody's, pointed at this machine to make a browser take
+/// what the hub says for that page's own (DNS rebinding). Matters where no token is needed: a page on the same name
+/// sends no origin with what it reads.
+pub(crate) fn is_foreign_host(headers: &HeaderMap, allowed: &[String]) -> bool {
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(host_of) else { return false };
+    // A name without a dot is no name of the Internet.
+    let public = host.contains('.') && host.parse::<std::net::IpAddr>().is_err() && !is_loopback(&host);
+    let listed = |one: &String| one.split_once("://").is_some_and(|(_, rest)| host_of(rest) == host);
+    public && !allowed.iter().any(listed)
 }
 
 /// The host of `host[:port]`, without brackets, in lower case.
@@ -60,6 +71,21 @@ mod tests {
         assert!(allowed("http://localhost:3000", "127.0.0.1:8090", &[], true));
         assert!(allowed("http://127.0.0.1", "hub.example", &[], false));
         assert!(allowed("https://app.example", "hub.example", &["https://App.example/"], false));
+    }
+
+    #[test]
+    fn a_public_name_for_this_machine_is_foreign_unless_it_is_listed() {
+        let foreign = |host: &str, list: &[&str]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, host.parse().expect("a header"));
+            is_foreign_host(&headers, &list.iter().map(|&one| one.to_owned()).collect::<Vec<_>>())
+        };
+        for own in ["127.0.0.1:8081", "localhost:8081", "[::1]:8081", "10.0.0.5", "hub", "hub.localhost:1"] {
+            assert!(!foreign(own, &[]), "{own}");
+        }
+        assert!(foreign("rebound.example:8081", &[]) && foreign("rebound.example", &["https://app.example"]));
+        assert!(!foreign("Hub.Example:8081", &["https://hub.example"]));
+        assert!(!is_foreign_host(&HeaderMap::new(), &[]));
     }
 
     #[test]
