@@ -1,7 +1,7 @@
 //! The store contracts of Promethean, and the engines behind them.
 //!
 //! [`EventLog`] keeps events, [`GroupStore`] keeps what groups have done with them; an engine is both ([`Store`]).
-//! The contract stands on the traits, with what durability a returned value means. [`suite`](crate::suite!) is the
+//! The contract stands on the traits, with what durability a returned value means. `suite!` (feature `suite`) is the
 //! law every engine must pass: one macro, one named test per case.
 
 mod error;

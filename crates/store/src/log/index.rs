@@ -106,8 +106,12 @@ impl Index {
             }
             other => other.map_err(broken)?,
         };
-        let db = Database::builder().set_cache_size(cache).create_with_backend(Backend(file)).map_err(broken)?;
-        Ok(Self { db })
+        // redb may panic on a file whose bytes are not its own.
+        let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            Database::builder().set_cache_size(cache).create_with_backend(Backend(file))
+        }));
+        let opened = opened.map_err(|_| Error::Damaged("the index file is not one".to_owned()))?;
+        Ok(Self { db: opened.map_err(broken)? })
     }
 
     /// Checks the bytes of an index file; the journal file up to which it is complete.
