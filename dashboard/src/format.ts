@@ -2,6 +2,8 @@
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
+const pad = (n: number, width = 2) => String(n).padStart(width, "0");
+
 /** 1 234, then 12.3K. */
 export const count = (n: number): string => (Math.abs(n) < 100_000 ? whole.format(Math.round(n)) : short.format(n));
 
@@ -25,9 +27,10 @@ export function duration(ms: number): string {
   return `${Math.round(ms / 86_400_000)} d`;
 }
 
-export const ago = (ts: number, now: number): string => (now - ts < 1_000 ? "now" : `${duration(now - ts)} ago`);
+/** Time left as on a clock: 8:12, 29 s. */
+export const left = (ms: number): string => (ms <= 0 ? "over" : ms < 60_000 ? `${Math.ceil(ms / 1_000)} s` : `${Math.floor(ms / 60_000)}:${pad(Math.floor(ms / 1_000) % 60)}`);
 
-const pad = (n: number, width = 2) => String(n).padStart(width, "0");
+export const ago = (ts: number, now: number): string => (now - ts < 1_000 ? "now" : `${duration(now - ts)} ago`);
 
 /** Local clock time with milliseconds; with the date where it is not today. */
 export function time(ts: number, now = Date.now()): string {

@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import { attention, status } from "../src/attention";
 import { curl, httpBase } from "../src/curl";
-import { ago, bytes, count, duration, preview, quoted, rate, time } from "../src/format";
+import { ago, bytes, count, duration, left, preview, quoted, rate, time } from "../src/format";
 import { layout } from "../src/graph";
 import { join } from "../src/poll";
 import { href, parse } from "../src/route";
@@ -17,6 +17,7 @@ describe("numbers and times", () => {
     expect([count(1234), count(1234567), rate(0), rate(1.25), rate(1234)]).toEqual(["1,234", "1.2M", "0", "1.3", "1,234"]);
     expect([bytes(0), bytes(999), bytes(1500), bytes(2.5e9), bytes(1e15)]).toEqual(["0 B", "999 B", "1.5 kB", "2.5 GB", "1000 TB"]);
     expect([0.4, 12, 1500, 61_000, 7_200_000, 3e8].map(duration)).toEqual(["0.4 ms", "12 ms", "1.5 s", "1 min", "2 h", "3 d"]);
+    expect([492_300, 59_100, 200, 0].map(left)).toEqual(["8:12", "60 s", "1 s", "over"]);
     expect([ago(1000, 1500), ago(1000, 4000)]).toEqual(["now", "3.0 s ago"]);
     const noon = new Date(2026, 10, 15, 12, 0, 0, 7).getTime();
     expect([time(noon, noon), time(noon, noon + 9e8)]).toEqual(["12:00:00.007", "2026-11-15 12:00:00.007"]);

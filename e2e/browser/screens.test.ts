@@ -61,7 +61,7 @@ describe("the page", () => {
     await page.keyboard.press("Enter");
     await page.getByRole("heading", { name: "Topics" }).waitFor();
     expect(await page.evaluate(() => document.activeElement?.tagName)).toBe("H1");
-    await row("order.created").getByRole("link").first().focus();
+    await page.getByRole("link", { name: "order.created", exact: true }).focus();
     const before = await page.evaluate(() => document.activeElement?.textContent);
     await page.keyboard.press("ArrowDown");
     const after = await page.evaluate(() => document.activeElement?.textContent);
@@ -106,8 +106,9 @@ describe("overview", () => {
 describe("topics", () => {
   it("lists all with counts, filters, and shows one with its keys", async () => {
     await visit("topics");
-    await row("order.created").waitFor();
-    expect(number(await row("order.created").locator("td").nth(1).textContent())).toBeGreaterThan(20);
+    const orders = page.locator("tbody tr").filter({ has: page.getByRole("link", { name: "order.created", exact: true }) });
+    await orders.waitFor();
+    expect(number(await orders.locator("td").nth(1).textContent())).toBeGreaterThan(20);
     await page.getByLabel("Filter").fill("process");
     await until("only one is left", async () => (await page.locator("tbody tr").count()) === 1);
     await page.getByRole("link", { name: "process.state", exact: true }).click();

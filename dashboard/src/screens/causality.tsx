@@ -10,7 +10,7 @@ import { Table } from "../ui/table";
 import { Inspector } from "./inspector";
 import { Publish } from "./publish";
 
-const W = 190, H = 54, GX = 70, GY = 18;
+const W = 212, H = 54, GX = 70, GY = 18;
 
 export function Causality({ query, hub }: { query: Record<string, string>; hub: Hub | undefined }) {
   const [id, setId] = useState(query.id ?? "");

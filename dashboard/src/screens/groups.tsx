@@ -1,10 +1,9 @@
 // All groups, and one of them: why it does (not) move, who holds what, and moving its cursor.
 import { useState } from "preact/hooks";
-import { send, type ApiError } from "../api";
+import { get, send, type ApiError } from "../api";
 import { status } from "../attention";
-import { count, duration, rate, time } from "../format";
+import { count, duration, left as clock, rate, time } from "../format";
 import { useGet, useNow, useSamples, usePoll } from "../poll";
-import { get } from "../api";
 import { href } from "../route";
 import type { Explanation, Group, Hub, InFlight, Seek } from "../types";
 import { Chart } from "../ui/chart";
@@ -122,7 +121,7 @@ function One({ topic, name, group, hub, error, moved }: OneProps) {
 
 function Countdown({ left, of }: { left: number; of: number }) {
   const share = Math.max(0, Math.min(1, left / (of || 1)));
-  return <span class="countdown"><span>{left > 0 ? duration(left) : "over"}</span><meter min={0} max={1} low={0.25} optimum={1} value={share} aria-label="Lease left" /></span>;
+  return <span class="countdown"><span>{clock(left)}</span><meter min={0} max={1} low={0.25} optimum={1} value={share} aria-label="Lease left" /></span>;
 }
 
 function SeekDialog({ topic, group, onClose, moved }: { topic: string; group: string; onClose: () => void; moved: () => void }) {

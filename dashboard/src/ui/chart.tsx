@@ -8,11 +8,13 @@ export interface Line { label: string; values: Column | undefined; color: string
 interface Props { title: string; t: number[]; lines: Line[]; format: (n: number) => string; height?: number; hint?: string }
 
 const color = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const SPAN = 900;
+/** Fifteen minutes; while there are fewer samples, what there is, but not less than a minute. */
+const [LEAST, MOST] = [60, 900];
 
 export function Chart({ title, t, lines, format, height = 150, hint }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
+  const span = useRef(LEAST);
   const labels = lines.map((line) => line.label).join();
 
   useEffect(() => {
@@ -21,12 +23,12 @@ export function Chart({ title, t, lines, format, height = 150, hint }: Props) {
       const axis = { stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
       plot.current = new uPlot({
         width: box.current!.clientWidth || 300, height,
-        padding: [10, 4, 0, 0],
+        padding: [10, 16, 0, 0],
         legend: { show: false },
         cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, sync: { key: "promethean" } },
         scales: { x: { time: true }, y: { range: (_u, _min, max) => [0, Math.max(1, (max ?? 0) * 1.15)] } },
         axes: [
-          { ...axis, space: 70, size: 26, values: (_u, ticks) => ticks.map((s) => new Date(s * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })) },
+          { ...axis, space: 70, size: 26, values: (_u, ticks) => ticks.map((s) => new Date(s * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(span.current < 300 && { second: "2-digit" }) })) },
           { ...axis, size: 58, space: 36, values: (_u, ticks) => ticks.map(format) },
         ],
         series: [{}, ...lines.map((line) => ({
@@ -58,7 +60,8 @@ export function Chart({ title, t, lines, format, height = 150, hint }: Props) {
     const { t, lines } = latest.current;
     const end = (t.at(-1) ?? Date.now()) / 1000;
     plot.current?.setData([t.map((ms) => ms / 1000), ...lines.map((line) => line.values ?? t.map(() => null))] as uPlot.AlignedData, false);
-    plot.current?.setScale("x", { min: end - SPAN, max: end });
+    span.current = Math.min(MOST, Math.max(LEAST, t.length));
+    plot.current?.setScale("x", { min: end - span.current, max: end });
   }
   useEffect(draw, [t, lines]);
 

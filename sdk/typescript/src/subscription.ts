@@ -20,8 +20,8 @@ const LOCAL = new Set(["ack", "manualAck", "concurrency", "autoExtend", "maxExte
 const TAIL_HIGH_WATER = 1_000;
 
 export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
-  /** Resolves with the group's cursor once the hub has accepted; rejects if it refuses. */
-  readonly ready: Promise<CursorPosition | undefined>;
+  /** Resolves with the group's cursor (of several topics: their cursors) once the hub has accepted; rejects if it refuses. */
+  readonly ready: Promise<CursorPosition | CursorPosition[] | undefined>;
   /** Resolves when it has ended, with the error if one ended it. */
   readonly closed: Promise<Error | undefined>;
 
@@ -43,7 +43,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   private _wanted: (() => void) | undefined;
   private _idle: (() => void) | undefined;
   private _lease: ReturnType<typeof setInterval> | undefined;
-  private _isReady!: (cursor?: CursorPosition) => void;
+  private _isReady!: (cursor?: CursorPosition | CursorPosition[]) => void;
   private _notReady!: (error: Error) => void;
   private _isClosed!: (error?: Error) => void;
   private _abort = (): void => void this.unsubscribe();

@@ -163,6 +163,10 @@ export const scenarios: Record<string, (env: Env) => Promise<void>> = {
     await client.publish(`${base}.b`, 3);
     await until("all topics of the pattern", () => wide!.length === 3 && tagged!.length === 1);
     same([wide!.sort(), tagged], [[`${base}.a`, `${base}.a`, `${base}.b`], [1]], "what came");
+    const [past, tail]: unknown[][] = [[], []];
+    await client.subscribe(`${base}.*`, "late", (event) => void past!.push(event.topic), { from: "earliest" });
+    await client.subscribe(`${base}.*`, null, (event) => void tail!.push(event.topic), { from: "earliest" });
+    await until("the history of all topics", () => past!.length === 3 && tail!.length === 3);
     for (const [key, payload] of [["k1", 1], ["k2", 2], ["k1", 3], ["k2", null]] as const) await client.publish(`${base}.state`, payload, { key });
     await client.subscribe(`${base}.state`, null, (event, ctx) => void states!.push([event.key, event.payload, !!ctx.snapshot]), { from: "snapshot" });
     await client.publish(`${base}.state`, 4, { key: "k3" });
