@@ -1,6 +1,6 @@
 //! Quotas: token buckets per connection and per topic. Off unless configured.
 //!
-//! The per-topic buckets are bounded: at [`MAX_TOPICS`] those that are full again are forgotten (a fresh one would be
+//! The per-topic buckets are bounded: at `MAX_TOPICS` those that are full again are forgotten (a fresh one would be
 //! the same), and topics for which there is still no room share one bucket.
 
 use std::collections::HashMap;

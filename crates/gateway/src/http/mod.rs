@@ -1,6 +1,6 @@
 //! The HTTP API: publish, replay, export, Server-Sent Events, health.
 //!
-//! A request's way: [`router`] (built from [`ROUTES`], which also is what `/openapi.json` shows) → [`Caller`] (drain,
+//! A request's way: [`router`] (built from `ROUTES`, which also is what `/openapi.json` shows) → `Caller` (drain,
 //! quota, token) → a handler → the bus or the store. What goes wrong is a [`Rejection`](crate::rejection::Rejection).
 //! Nothing a request asks for is held in memory whole, except what it publishes, which is bounded.
 

@@ -3,7 +3,7 @@
 //! Reading needs a valid token and shows the topics that its policy lets it subscribe to (or administer); changing needs
 //! `admin` on the topic. The page's own files, health and readiness need no token. `docs/ops-api.md` has the shapes.
 //!
-//! Reading order: [`ROUTES`] → one file a noun → [`Samples`], which a task fills once a second.
+//! Reading order: `ROUTES` → one file a noun → [`Samples`], which a task fills once a second.
 
 mod about;
 mod causality;
