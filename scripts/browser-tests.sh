@@ -4,8 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 install() { (cd "$1" && npm ci --no-audit --no-fund --loglevel=error); }
-cargo build --release -p promethean
-PROMETHEAN_BIN="${PROMETHEAN_BIN:-$PWD/target/release/promethean}"
+# The same build that the Rust tests use: a release build would take minutes more and test the same code.
+cargo build -p promethean
+PROMETHEAN_BIN="${PROMETHEAN_BIN:-$PWD/target/debug/promethean}"
 CHROMIUM="${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome)}"
 export PROMETHEAN_BIN CHROMIUM
 install sdk/typescript
