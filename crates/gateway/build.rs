@@ -6,11 +6,10 @@ use std::{env, fs};
 fn main() {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
     let (page, sdk) = (root.join("dashboard/dist"), root.join("sdk/typescript/dist/sdk.js"));
-    // A directory that does not exist yet is watched through its parent.
-    for watched in [root.join("dashboard"), page.clone(), root.join("sdk/typescript"), sdk.clone()] {
-        if watched.exists() {
-            println!("cargo::rerun-if-changed={}", watched.display());
-        }
+    // What does not exist yet is watched through the directory it will be in: cargo takes a missing path for a change.
+    for watched in [&page, &sdk] {
+        let there = watched.ancestors().find(|path| path.exists()).unwrap_or(&root);
+        println!("cargo::rerun-if-changed={}", there.display());
     }
     println!("cargo::rerun-if-changed=build.rs");
     let mut files = Vec::new();

@@ -158,3 +158,24 @@ async fn a_draining_hub_refuses_but_says_that_it_lives() {
     assert_eq!(hub.get_as(&reader, "/topics").await.status, 200, "reading goes on until the drain");
     change(&hub, &token(&["publish:**"]), Method::POST, "/publish/a.b", "1").await.refused(503, "shutting_down");
 }
+
+#[tokio::test]
+async fn no_token_is_ever_shown() {
+    let mut setup = Setup::with_jwt();
+    setup.auth.static_token = Some(promethean_gateway::auth::Secret::new("canary-static"));
+    let hub = setup.start(router).await;
+    let secret = [("authorization", "Bearer canary-static"), ("cookie", "canary-cookie")];
+    hub.send(Method::POST, "/publish/a.b", &secret, "1").await.ok();
+    hub.send(Method::POST, "/publish/a..b", &secret, "1").await.refused(400, "bad_topic");
+    let headers = [("authorization", "Bearer canary-wrong")];
+    let routes = READS.iter().copied().chain(["/", "/openapi.json", "/nowhere", "/healthz", "/readyz"]);
+    for path in routes {
+        for headers in [&secret[..], &headers[..]] {
+            let answer = hub.send(Method::GET, path, headers, "").await;
+            assert!(!answer.text().contains("canary"), "{path}: {}", answer.text());
+            assert!(!format!("{:?}", answer.headers).contains("canary"), "{path}: {:?}", answer.headers);
+        }
+    }
+    assert!(!hub.stored("a.b").await[0].to_json().contains("canary"));
+    assert!(!format!("{:?}", hub.hub).contains("canary"), "nor in what a log would print of the hub");
+}

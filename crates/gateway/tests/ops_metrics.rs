@@ -166,3 +166,49 @@ async fn a_websocket_is_counted_with_what_it_holds() {
     .await;
     is(&scrape(&hub).await, "ws_connections", 1.0);
 }
+
+#[tokio::test]
+async fn the_grafana_dashboard_asks_only_for_metrics_there_are_and_for_all_of_the_contract() {
+    let hub = Setup::default().start(router).await;
+    hub.fill("t", 1).await;
+    let options = SubscribeOptions { from: From::Earliest, ..SubscribeOptions::default() };
+    let group = Some(Group::parse("g").expect("a group"));
+    let mut events = hub.hub.bus.subscribe("t", group, options).await.expect("subscribed");
+    events.next().await.expect("delivered");
+    let there = scrape(&hub).await;
+    let there: std::collections::BTreeSet<&str> = there.keys().filter_map(|name| name.split('{').next()).collect();
+    let dashboard: serde_json::Value =
+        serde_json::from_str(include_str!("../../../docs/grafana-dashboard.json")).expect("JSON");
+    let mut asked = std::collections::BTreeSet::new();
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let query = target["expr"].as_str().expect("a query");
+            // A metric's name is what stands before a brace.
+            for part in query.split('{').collect::<Vec<_>>().iter().rev().skip(1) {
+                let name = part.rsplit(|c: char| !(c.is_ascii_lowercase() || c == '_')).next().expect("a name");
+                assert!(there.contains(name), "{name} in {query}");
+                asked.insert(name.trim_end_matches("_bucket").to_owned());
+            }
+        }
+    }
+    for name in [
+        "events_published_total",
+        "events_delivered_total",
+        "events_acked_total",
+        "events_nacked_total",
+        "events_redelivered_total",
+        "events_dead_lettered_total",
+        "events_inflight",
+        "ws_inflight",
+        "group_lag",
+        "subscribe_poll_duration_ms",
+        "delivery_handler_duration_ms",
+        "delivery_latency_ms",
+        "ws_connections",
+        "outbox_pending",
+        "store_append_duration_ms",
+        "store_bytes",
+    ] {
+        assert!(asked.contains(name), "{name} is not shown");
+    }
+}
