@@ -292,6 +292,22 @@ describe("connections", () => {
   });
 });
 
+describe("the demo's page", () => {
+  it("is a live table of process.state, from a snapshot on", async () => {
+    // The hub serves it while `promethean demo` runs; here the file comes from the build and all else from the hub.
+    const body = await readFile(new URL("../../dashboard/dist/demo.html", import.meta.url), "utf8");
+    await page.route("**/demo", (route) => route.fulfill({ contentType: "text/html", body }));
+    await page.goto(`http://${hub.ops}/demo`);
+    await until("four processes", async () => (await page.locator("tbody tr").count()) === 4);
+    const events = async () => number(/([\d,]+) events/.exec((await page.getByRole("status").textContent()) ?? "")?.[1] ?? "0");
+    const before = await events();
+    await until("news", async () => (await events()) > before + 5);
+    expect(await page.locator("tbody tr").count()).toBe(4);
+    expect(await unfriendly(page)).toEqual([]);
+    await shot(page, "demo");
+  });
+});
+
 describe("causality", () => {
   it("draws what led to an event and what followed", async () => {
     await visit(`causality?id=${shop.paid}`);
