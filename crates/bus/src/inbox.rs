@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use promethean_event::{Event, Millis};
+use promethean_event::{Event, Millis, Topic};
 use tokio::sync::Notify;
 
 use crate::Error;
@@ -122,13 +122,13 @@ impl Inbox {
         self.shared.wake.notify_one();
     }
 
-    /// Drops what belongs to `subscriber`, or only what of it has expired.
-    fn purge(&self, subscriber: &Arc<Subscriber>, expired_at: Option<Millis>) {
+    /// Drops of what belongs to `subscriber` all but what `keep` says.
+    fn purge(&self, subscriber: &Arc<Subscriber>, keep: impl Fn(&Given) -> bool) {
         let mut queue = self.shared.queue.lock();
         for (owner, batch) in &mut queue.batches {
             if Arc::ptr_eq(owner, subscriber) {
                 let before = batch.len();
-                batch.retain(|given| expired_at.is_some_and(|now| given.deadline > now || given.deadline == Millis(0)));
+                batch.retain(&keep);
                 subscriber.taken(before - batch.len());
             }
         }
@@ -176,13 +176,18 @@ impl Subscriber {
         let queued = self.queued.fetch_add(batch.len(), Ordering::AcqRel) + batch.len();
         self.inbox.push(self, batch);
         if queued > 2 * self.max_in_flight {
-            self.inbox.purge(self, Some(now));
+            self.inbox.purge(self, |given| given.deadline > now || given.deadline == Millis(0));
         }
     }
 
     /// Drops what waits in the inbox: the subscription has ended.
     pub(crate) fn clear(self: &Arc<Self>) {
-        self.inbox.purge(self, None);
+        self.inbox.purge(self, |_| false);
+    }
+
+    /// Drops what waits in the inbox of this topic alone: other topics of the subscription go on.
+    pub(crate) fn clear_topic(self: &Arc<Self>, topic: &Topic) {
+        self.inbox.purge(self, |given| given.event.topic != *topic);
     }
 
     /// Ends the subscription from the bus's side.

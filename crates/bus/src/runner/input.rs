@@ -117,7 +117,7 @@ impl Runner {
 
     pub(super) fn on_leave(&mut self, id: MemberId) {
         let Some(member) = self.members.remove(&id) else { return };
-        member.subscriber.clear();
+        member.subscriber.clear_topic(&self.topic);
         if member.subscriber.shared {
             member.subscriber.forget_runner(&self.wake);
             member.subscriber.release(member.charged);
@@ -132,7 +132,7 @@ impl Runner {
     fn on_drain(&mut self) {
         let now = self.core.clock.now();
         for (id, member) in self.members.drain() {
-            member.subscriber.clear();
+            member.subscriber.clear_topic(&self.topic);
             member.subscriber.end(Error::shutting_down());
             if let Some(dispatcher) = &mut self.dispatcher {
                 dispatcher.on_dismiss(id, now, &mut self.commands);
@@ -154,7 +154,7 @@ impl Runner {
                 dispatcher.on_seek(start, snapshot.as_ref().map(|snapshot| snapshot.cut()));
                 self.snapshot = snapshot;
                 for member in self.members.values() {
-                    member.subscriber.clear();
+                    member.subscriber.clear_topic(&self.topic);
                 }
                 if let Some(dispatcher) = &self.dispatcher {
                     let cursor = self.cursor(dispatcher);

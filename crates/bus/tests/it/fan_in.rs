@@ -84,3 +84,21 @@ async fn a_gate_is_asked_for_every_topic_also_for_later_ones() {
     let topics: BTreeSet<_> = seen.iter().map(|given| given.event.topic.to_string()).collect();
     assert_eq!(topics, BTreeSet::from(["a.open", "a.open2"].map(str::to_owned)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn leaving_one_topic_keeps_what_waits_of_the_others() {
+    let bus = bus();
+    publish(&bus, "a.one", 1).await;
+    publish(&bus, "a.two", 2).await;
+    let inbox = Inbox::new();
+    let topic_name = Selector::parse("a.*").expect("a pattern");
+    let request = Request { topic: topic_name, group: Some(group("g")), options: earliest(), gate: None };
+    let (membership, _) = bus.attach(request, &inbox).await.expect("subscribed");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    membership.leave(&topic("a.one"));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut given = Vec::new();
+    inbox.take(10, usize::MAX, bus.now(), &mut given);
+    let topics: Vec<&str> = given.iter().map(|one| one.event.topic.as_str()).collect();
+    assert_eq!(topics, ["a.two"]);
+}
