@@ -6,6 +6,8 @@
 pub mod auth;
 mod dashboard;
 pub mod drain;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod http;
 mod hub;
 pub mod limits;

@@ -2,6 +2,7 @@
 
 mod ws_support;
 
+use promethean_gateway::EdgeConfig;
 use serde_json::{Value, json};
 use ws_support::{Client, Server, id_of};
 
@@ -386,5 +387,33 @@ async fn answers_of_one_kind_keep_their_order_refusals_included() {
             assert_eq!(frame["op"] == "ERR", (corr - 1000) % 5 == 0, "{frame}");
             acked += 1;
         }
+    }
+}
+
+#[tokio::test]
+async fn what_was_on_its_way_at_a_pause_comes_in_order_after_it_within_the_outbound_bound() {
+    let config = EdgeConfig { max_outbound_bytes: 16 * 1024, ..EdgeConfig::default() };
+    let server = Server::configured(config).await;
+    let mut client = server.connect().await;
+    client.ok(json!({"op": "AUTH", "quiet": true})).await;
+    let events: Vec<Value> = (0..300).map(|n| json!({"payload": [n, "x".repeat(1_000)]})).collect();
+    client.send(json!({"op": "PUBLISH", "topic": "a", "events": events})).await;
+    let opts = json!({"from": "earliest", "maxInFlight": 1_000});
+    client.feed(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g", "opts": opts})).await;
+    client.feed(json!({"op": "PAUSE", "topic": "a", "group": "g", "corr": "paused"})).await;
+    client.flush().await;
+    let mut next = 0;
+    loop {
+        let frame = client.recv().await;
+        if frame["corr"] == "paused" {
+            break;
+        }
+        assert_eq!(frame["event"]["payload"][0], next);
+        next += 1;
+    }
+    client.assert_silent().await;
+    client.send(json!({"op": "RESUME", "topic": "a", "group": "g"})).await;
+    for expected in next..300 {
+        assert_eq!(client.event().await["event"]["payload"][0], expected);
     }
 }

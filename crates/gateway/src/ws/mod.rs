@@ -4,7 +4,7 @@
 //! frame that is ready, hands what they ask to the bus as batches and writes answers and deliveries with one system
 //! call → `codec`, RFC 6455 over plain buffers. [`Connections`] is what operators see of it.
 
-mod codec;
+pub(crate) mod codec;
 mod connections;
 pub(crate) mod origin;
 mod session;

@@ -1,12 +1,13 @@
 //! Everything of a session but the socket: what frames work on while they are borrowed from the decoder.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
-use promethean_bus::{Given, Inbox};
+use promethean_bus::{Given, Inbox, SubscriptionId};
 use promethean_event::frame::{Corr, Op, write};
 use tokio::time::Instant;
 
@@ -37,6 +38,10 @@ pub(super) struct Core<'h> {
     pub(super) names: Names,
     pub(super) subscriptions: Subscriptions,
     pub(super) inbox: Inbox,
+    /// Subscriptions that go on after a pause and have deliveries held back.
+    pub(super) resumed: VecDeque<SubscriptionId>,
+    /// The policy was another one before: what was on its way has to be looked at.
+    pub(super) narrowed: bool,
     /// Deliveries on their way into the outbox; empty between steps.
     pub(super) given: Vec<Given>,
     pub(super) publishes: Publishes<'h>,
@@ -85,6 +90,8 @@ impl<'h> Core<'h> {
             names: Names::default(),
             subscriptions: Subscriptions::default(),
             inbox,
+            resumed: VecDeque::new(),
+            narrowed: false,
             given: Vec::new(),
             publishes: Publishes::default(),
             settles: Settles::default(),

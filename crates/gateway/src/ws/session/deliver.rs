@@ -8,6 +8,7 @@ use promethean_event::frame::write::{self, Context};
 
 use super::core::Core;
 use super::subscriptions::Subscription;
+use crate::auth::Action;
 use crate::rejection::Rejection;
 use crate::ws::codec::Outbox;
 
@@ -19,13 +20,20 @@ const FRAME: usize = 256 * 1024;
 impl Core<'_> {
     /// Moves what is there into the outbox, as far as there is room.
     pub(super) fn deliver(&mut self) {
-        if !self.may_deliver() || self.inbox.is_empty() {
+        if !self.may_deliver() {
+            return;
+        }
+        self.deliver_held();
+        if !self.has_room() || self.inbox.is_empty() {
             return;
         }
         let room = self.hub.config.max_outbound_bytes.saturating_sub(self.outbox.len());
         let now = self.hub.bus.now();
         let mut given = std::mem::take(&mut self.given);
         self.inbox.take(EVENTS, room, now, &mut given);
+        if self.narrowed {
+            self.drop_forbidden(&mut given);
+        }
         let mut rest = given.as_slice();
         while let Some(first) = rest.first() {
             let run = rest.iter().take_while(|given| given.subscription == first.subscription).count();
@@ -33,7 +41,7 @@ impl Core<'_> {
             rest = others;
             match self.subscriptions.get_mut(first.subscription) {
                 None => {}
-                Some(subscription) if subscription.paused => subscription.held.extend(these.iter().cloned()),
+                Some(subscription) if subscription.holds_back() => subscription.held.extend(these.iter().cloned()),
                 Some(subscription) => write_all(&mut self.outbox, subscription, these, now),
             }
         }
@@ -51,13 +59,34 @@ impl Core<'_> {
         }
     }
 
-    /// Goes on with what came while the subscription was paused.
-    pub(super) fn deliver_held(&mut self, id: promethean_bus::SubscriptionId) {
+    /// Goes on with what came while subscriptions were paused, as far as there is room.
+    fn deliver_held(&mut self) {
         let now = self.hub.bus.now();
-        if let Some(subscription) = self.subscriptions.get_mut(id) {
-            let held: Vec<Given> = subscription.held.drain(..).filter(|given| is_current(given, now)).collect();
-            write_all(&mut self.outbox, subscription, &held, now);
+        while self.has_room()
+            && let Some(&id) = self.resumed.front()
+        {
+            let Some(subscription) = self.subscriptions.get_mut(id).filter(|subscription| !subscription.paused) else {
+                self.resumed.pop_front();
+                continue;
+            };
+            match subscription.held.pop_front() {
+                Some(given) if is_current(&given, now) => write_all(&mut self.outbox, subscription, &[given], now),
+                Some(_) => {}
+                None => {
+                    self.resumed.pop_front();
+                }
+            }
         }
+    }
+
+    /// Drops what was on its way when a renewed token took its topic out of reach. The bus knows that the subscriber
+    /// has left the topic, and gives it to others.
+    fn drop_forbidden(&mut self, given: &mut Vec<Given>) {
+        let policy = std::sync::Arc::clone(&self.in_force.read());
+        given.retain(|one| {
+            let group = self.subscriptions.get_mut(one.subscription).and_then(|this| this.about.group.as_ref());
+            policy.allows(Action::Subscribe, &one.event.topic, group)
+        });
     }
 }
 

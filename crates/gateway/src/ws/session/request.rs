@@ -129,11 +129,11 @@ impl Core<'_> {
         if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.paused = paused;
             subscription.membership.pause(paused);
+            if !paused && !subscription.held.is_empty() && !self.resumed.contains(&id) {
+                self.resumed.push_back(id);
+            }
         }
         self.ok(corr.as_ref());
-        if !paused {
-            self.deliver_held(id);
-        }
     }
 
     fn find(&mut self, named: &Named<'_>) -> Result<SubscriptionId, Rejection> {

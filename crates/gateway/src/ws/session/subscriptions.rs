@@ -20,6 +20,13 @@ pub(super) struct Subscription {
     pub(super) paused: bool,
 }
 
+impl Subscription {
+    /// Whether a new delivery has to wait here: it is paused, or others wait before it.
+    pub(super) fn holds_back(&self) -> bool {
+        self.paused || !self.held.is_empty()
+    }
+}
+
 /// What was subscribed to.
 #[derive(Debug, Clone)]
 pub(super) struct About {
