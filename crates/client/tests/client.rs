@@ -265,3 +265,30 @@ async fn dropping_a_subscription_gives_its_events_back() {
     .await;
     assert_eq!(next(&mut second).await.event().id, delivery.event().id);
 }
+
+#[tokio::test]
+async fn over_tls_the_certificate_is_checked() {
+    let (hub, _) = hub(AuthConfig::default()).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).expect("written");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    let tls = promethean_gateway::tls::Tls::open(&cert, &key).expect("a certificate and its key");
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
+    let url = format!("wss://localhost:{}", listener.local_addr().port());
+    tokio::spawn(listener.serve(ws::router(Arc::clone(&hub)), Intake::new(100, Some(tls)), hub.drain.watch()));
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).expect("a root");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let client = patient(Client::builder(&url).tls(Arc::new(config)).connect()).await.expect("connected");
+    client.publish("a", &1).await.expect("published");
+    let refused = patient(Client::builder(&url).connect()).await.expect_err("nobody vouches for it");
+    assert!(refused.to_string().contains("certificate"), "{refused}");
+}
