@@ -132,9 +132,16 @@ describe("events", () => {
     await panel.getByText("x-trace").waitFor();
     await panel.getByText("sku").first().waitFor();
     await shot(page, "events-inspector");
+    const key = (await panel.locator("dd a").first().textContent())!;
     await page.getByRole("button", { name: "Go on" }).click();
     await page.locator("h1").hover();
     await until("it goes on", async () => (await page.locator("tbody tr").first().textContent()) !== top);
+    await panel.getByRole("link", { name: key, exact: true }).click();
+    expect(await page.getByLabel("Key").inputValue()).toBe(key);
+    await until("only that key", async () => {
+      const rows = await page.locator("tbody tr").allTextContents();
+      return rows.length > 0 && rows.every((text) => text.includes(key));
+    });
   });
 
   it("filters by key, tag and header, at the hub", async () => {

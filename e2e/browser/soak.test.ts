@@ -46,11 +46,13 @@ it(`keeps its size over ${SECONDS} s of ${RATE} events/s`, async () => {
   console.log({ sent, seen, steps });
   expect(complaints).toEqual([]);
   expect(seen).toBeGreaterThan(sent * 0.9);
-  // The first tenth fills the ring; after that, nothing grows: the last third is no larger than the first third was.
-  const mean = (part: typeof steps, of: (s: (typeof steps)[number]) => number) => part.reduce((sum, s) => sum + of(s), 0) / part.length;
-  const [early, late] = [steps.slice(1, 4), steps.slice(7)];
-  expect(mean(late, (s) => s.heapMB)).toBeLessThan(mean(early, (s) => s.heapMB) * 1.15 + 1);
-  expect(mean(late, (s) => s.nodes)).toBeLessThan(mean(early, (s) => s.nodes) * 1.2 + 500);
+  // The first tenth fills the ring; after that, nothing grows. Rows that have just left may still wait for the collector,
+  // so the smallest of several measurements is what the page really holds.
+  const least = (part: typeof steps, of: (s: (typeof steps)[number]) => number) => Math.min(...part.map(of));
+  const [early, late] = [steps.slice(1, 5), steps.slice(6)];
+  expect(least(late, (s) => s.heapMB)).toBeLessThan(least(early, (s) => s.heapMB) * 1.1 + 0.5);
+  expect(least(late, (s) => s.nodes)).toBeLessThan(least(early, (s) => s.nodes) * 1.05 + 100);
+  expect(Math.max(...steps.map((s) => s.nodes))).toBeLessThan(20_000);
   expect(Math.max(...steps.map((s) => s.listeners))).toBeLessThan(3_000);
   await page.close();
   await publisher.close();

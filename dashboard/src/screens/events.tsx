@@ -15,6 +15,8 @@ const SHOWN = 200;
 interface Form { topic: string; key: string; tag: string; header: string; from: string; since: string; to: string; id: string }
 const FIELDS: (keyof Form)[] = ["topic", "key", "tag", "header", "from", "since", "to", "id"];
 
+const formOf = (query: Record<string, string>) => Object.fromEntries(FIELDS.map((name) => [name, query[name] ?? ""])) as unknown as Form;
+
 const askOf = (form: Form): Ask => ({
   topic: form.topic.trim() || "**",
   filter: {
@@ -26,14 +28,14 @@ const askOf = (form: Form): Ask => ({
 });
 
 export function Events({ query, hub }: { query: Record<string, string>; hub: Hub | undefined }) {
-  const [form, setForm] = useState<Form>(() => Object.fromEntries(FIELDS.map((name) => [name, query[name] ?? ""])) as unknown as Form);
+  const [form, setForm] = useState<Form>(() => formOf(query));
   const [, redraw] = useState(0);
   const [paused, setPaused] = useState(false);
   const [held, setHeld] = useState(false); // somebody points at the list: it stands still
   const still = useRef<{ events: Event[]; total: number } | undefined>(undefined);
   const [open, setOpen] = useState<Event>();
   const [found, setFound] = useState<ApiError>();
-  const [publishing, setPublishing] = useState<Partial<Event> | undefined>(query.publish ? { topic: query.topic ?? "" } : undefined);
+  const [publishing, setPublishing] = useState<Partial<Event>>();
   const [exporting, setExporting] = useState(false);
   const topics = useGet<{ topics: Topic[] }>("topics", {}, 10_000).data?.topics ?? [];
 
@@ -54,15 +56,19 @@ export function Events({ query, hub }: { query: Record<string, string>; hub: Hub
   }, [ask]);
 
   useEffect(() => amend("events", form as unknown as Record<string, string>), [form]);
-  useEffect(() => setForm((old) => (query.topic !== undefined && query.topic !== old.topic && !query.id ? { ...old, topic: query.topic } : old)), [query.topic]);
+  // A link to this screen: its question replaces the one in the form.
   useEffect(() => {
-    const id = (query.id ?? form.id).trim();
+    setForm(formOf(query));
+    if (query.publish) setPublishing({ topic: query.topic ?? "" });
+  }, [query]);
+  useEffect(() => {
+    const id = form.id.trim();
     setFound(undefined);
     if (id.length < 36) return;
     const stop = new AbortController();
     get<Event>("event", { id }, stop.signal).then(setOpen, (error) => { if (!stop.signal.aborted) setFound(error); });
     return () => stop.abort();
-  }, [form.id, query.id]);
+  }, [form.id]);
 
   const live = tail.current;
   const frozen = paused || held;
