@@ -194,7 +194,9 @@ impl Driver {
                     _ = self.commands.recv_many(&mut self.taken, COMMANDS), if !self.ending => self.on_commands(),
                 }
             }
+            // What was asked meanwhile is asked anew on the new connection, or makes no sense there.
             self.outgoing.clear();
+            self.pending.forget();
             let settings = self.settings.clone();
             match wire::connect(&settings).await {
                 Ok(wire) => return Ok(wire),

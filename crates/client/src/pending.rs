@@ -166,8 +166,16 @@ impl Pending {
         Outcome::Settled
     }
 
-    /// The connection is lost: what makes no sense on another one is answered.
+    /// The connection is lost: what was sent on it may have arrived.
     pub(crate) fn on_lost(&mut self) {
+        for unconfirmed in self.publishes.values_mut() {
+            unconfirmed.resent = true;
+        }
+        self.forget();
+    }
+
+    /// Answers what makes no sense on another connection.
+    pub(crate) fn forget(&mut self) {
         let mut kept = HashMap::new();
         for (corr, ask) in self.asks.drain() {
             match ask {
@@ -184,9 +192,6 @@ impl Pending {
             }
         }
         self.asks = kept;
-        for unconfirmed in self.publishes.values_mut() {
-            unconfirmed.resent = true;
-        }
     }
 
     /// What has to be asked again on a new connection.

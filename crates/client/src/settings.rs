@@ -53,7 +53,8 @@ impl Builder {
         }
     }
 
-    /// The token of `AUTH`, sent on every connection.
+    /// The token of `AUTH`, sent on every connection. When it has run out and the hub refuses it, the client ends: make
+    /// a new one with a new token.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.settings.token = Some(token.into());

@@ -39,6 +39,8 @@ struct Proxy {
     cut: watch::Sender<u64>,
     /// What the hub says does not reach the client.
     deaf: Arc<AtomicBool>,
+    /// Nobody gets through.
+    shut: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -47,9 +49,13 @@ impl Proxy {
         let addr = listener.local_addr().expect("an address");
         let cut = watch::Sender::new(0);
         let deaf = Arc::new(AtomicBool::new(false));
-        let (watching, muted) = (cut.subscribe(), Arc::clone(&deaf));
+        let shut = Arc::new(AtomicBool::new(false));
+        let (watching, muted, closed) = (cut.subscribe(), Arc::clone(&deaf), Arc::clone(&shut));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if closed.load(Ordering::SeqCst) {
+                    continue;
+                }
                 let (mut watching, muted) = (watching.clone(), Arc::clone(&muted));
                 watching.mark_unchanged();
                 tokio::spawn(async move {
@@ -61,7 +67,7 @@ impl Proxy {
                 });
             }
         });
-        Self { addr, cut, deaf }
+        Self { addr, cut, deaf, shut }
     }
 
     fn url(&self) -> String {
@@ -291,4 +297,34 @@ async fn over_tls_the_certificate_is_checked() {
     client.publish("a", &1).await.expect("published");
     let refused = patient(Client::builder(&url).connect()).await.expect_err("nobody vouches for it");
     assert!(refused.to_string().contains("certificate"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_is_asked_while_nobody_answers_is_answered_when_somebody_does() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let proxy = Proxy::start(addr).await;
+    let client = connect(&proxy.url()).await;
+    let mut events = client.subscribe("a", Some("g"), SubscribeOptions::default()).await.expect("subscribed");
+    client.publish("a", &1).await.expect("published");
+    let held = next(&mut events).await;
+    proxy.shut.store(true, Ordering::SeqCst);
+    proxy.cut();
+    let asking = async {
+        tokio::join!(
+            held.nack(GiveBack::default()),
+            held.extend(Duration::from_secs(5)),
+            client.publish("a", &2),
+            client.subscribe("b", None, SubscribeOptions::default()),
+        )
+    };
+    let open_again = async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        proxy.shut.store(false, Ordering::SeqCst);
+    };
+    let ((nacked, extended, published, subscribed), ()) = patient(async { tokio::join!(asking, open_again) }).await;
+    nacked.expect("a lost connection gives the event back");
+    assert!(extended.expect_err("the lease went with the connection").is_retryable());
+    assert_eq!(published.expect("published").seq, 2);
+    subscribed.expect("subscribed");
+    assert_eq!(next(&mut events).await.event().payload.get(), "1");
 }

@@ -13,8 +13,9 @@ use super::core::write_rejection;
 use crate::rejection::Rejection;
 use crate::ws::codec::Outbox;
 
-/// Most calls whose answers wait.
+/// Most calls whose answers wait, and most frames.
 const MOST: usize = 64;
+const MOST_FRAMES: usize = 16 * 1024;
 /// How far back a call is looked for that a frame may join.
 const LOOK_BACK: usize = 16;
 
@@ -64,7 +65,7 @@ enum State {
 
 impl Settles {
     pub(super) fn has_room(&self) -> bool {
-        self.calls.len() < MOST
+        self.calls.len() < MOST && self.slots.len() < MOST_FRAMES
     }
 
     pub(super) fn is_empty(&self) -> bool {
