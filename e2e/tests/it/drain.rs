@@ -35,9 +35,16 @@ async fn sigterm_closes_with_1001_keeps_everything_and_exits_0() {
     wire.ok(json!({"op": "PUBLISH", "topic": "t", "payload": {"n": 1}})).await;
     let given = wire.expect("EVENT").await;
     assert_eq!(given["ctx"]["attempt"], 1);
+    // A tail, and a pattern that nothing matches, hold nothing that would have to be taken back.
+    let mut tail = Wire::connect(hub.ws).await;
+    tail.ok(json!({"op": "SUBSCRIBE", "topic": "t"})).await;
+    tail.ok(json!({"op": "SUBSCRIBE", "topic": "nothing.**", "group": "g"})).await;
     hub.signal(rustix::process::Signal::TERM);
     assert_eq!(wire.close_code().await, Some(1001));
+    assert_eq!(tail.close_code().await, Some(1001));
+    drop((wire, tail));
     assert!(hub.wait().success(), "exit code after SIGTERM");
+    assert!(!hub.log().contains("in time"), "nobody had to be cut off: {}", hub.log());
 
     let hub = Setup::log(dir.path()).start();
     let mut wire = Wire::connect(hub.ws).await;

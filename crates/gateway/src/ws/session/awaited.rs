@@ -104,7 +104,7 @@ impl<'h> Core<'h> {
         self.identity = Some(identity);
         let before = std::mem::replace(&mut *self.in_force.write(), Arc::clone(&policy));
         if *before != *policy {
-            self.narrowed |= !self.subscriptions.is_empty() && !policy.is_wide_open();
+            self.narrowed |= self.subscriptions.len() > 0 && !policy.is_wide_open();
             self.names.clear();
             self.end_forbidden(&policy);
         }

@@ -193,7 +193,7 @@ impl Session<'_> {
         // here would count.
         let Self { inbox, core, .. } = self;
         let dismissed = async {
-            while !core.subscriptions.is_empty() {
+            while core.subscriptions.hold_leases() {
                 inbox.ready().await;
                 for (id, _) in inbox.take_ended() {
                     core.end_subscription(id);

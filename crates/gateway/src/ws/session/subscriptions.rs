@@ -54,8 +54,10 @@ impl Subscriptions {
         self.by_id.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
+    /// Whether one of them may hold events that the bus has to take back: an ephemeral tail, and a pattern that no
+    /// topic matches yet, hold none.
+    pub(super) fn hold_leases(&self) -> bool {
+        self.by_id.values().any(|one| one.about.group.is_some() && !one.membership.topics().is_empty())
     }
 
     /// Topic and group in one: neither may hold a NUL.
