@@ -19,21 +19,25 @@ const WHOLE: Duration = Duration::from_secs(120);
 /// # Errors
 /// `too_large`; `bad_request` when it does not come.
 pub(crate) async fn read(body: Body, most: usize) -> Result<Bytes, Rejection> {
+    read_within(body, most, NEXT, WHOLE).await
+}
+
+async fn read_within(body: Body, most: usize, next: Duration, whole: Duration) -> Result<Bytes, Rejection> {
     let declared = hyper::body::Body::size_hint(&body).lower();
     if usize::try_from(declared).is_ok_and(|declared| declared > most) {
         return Err(too_large(most));
     }
-    match tokio::time::timeout(WHOLE, read_frames(body, most)).await {
+    match tokio::time::timeout(whole, read_frames(body, most, next)).await {
         Ok(read) => read,
         Err(_) => Err(slow()),
     }
 }
 
-async fn read_frames(mut body: Body, most: usize) -> Result<Bytes, Rejection> {
+async fn read_frames(mut body: Body, most: usize, next: Duration) -> Result<Bytes, Rejection> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     loop {
-        let frame = match tokio::time::timeout(NEXT, body.frame()).await {
+        let frame = match tokio::time::timeout(next, body.frame()).await {
             Err(_) => return Err(slow()),
             Ok(None) if rest.is_empty() => return Ok(first),
             Ok(None) => return Ok(rest.freeze()),
@@ -64,4 +68,41 @@ fn too_large(most: usize) -> Rejection {
 
 fn slow() -> Rejection {
     Rejection::new(Code::BadRequest, "the body did not come in time")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::StreamExt;
+    use futures_util::stream;
+
+    use super::*;
+
+    fn pieces(pieces: &'static [&'static str]) -> Body {
+        Body::from_stream(stream::iter(pieces.iter().map(|piece| Ok::<_, Infallible>(*piece))))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_whole_and_at_most_its_limit() {
+        assert_eq!(read(Body::empty(), 0).await, Ok(Bytes::new()));
+        assert_eq!(read(pieces(&["ab", "", "cd", "e"]), 5).await, Ok(Bytes::from_static(b"abcde")));
+        assert_eq!(read(pieces(&["ab", "cd", "e"]), 4).await.expect_err("one too many").code, Code::TooLarge);
+        assert_eq!(read(Body::from("abcde"), 4).await.expect_err("its length is known").code, Code::TooLarge);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        let (short, long) = (Duration::from_millis(20), Duration::from_secs(600));
+        let silent = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+        let refused = read_within(silent, 10, short, long).await.expect_err("nothing came");
+        assert_eq!(refused.code, Code::BadRequest);
+        let dripping = stream::repeat(()).then(|()| async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Ok::<_, Infallible>(Bytes::from_static(b"x"))
+        });
+        let refused =
+            read_within(Body::from_stream(dripping), usize::MAX, long, short).await.expect_err("it has no end");
+        assert_eq!(refused.code, Code::BadRequest);
+    }
 }
