@@ -76,6 +76,9 @@ pub struct Holding {
     pub id: EventId,
     /// Deliveries so far.
     pub attempts: u32,
+    /// Why the last delivery failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Box<str>>,
     /// `held`, `ready`, `backoff`, `behind_key` or `dying`.
     pub state: &'static str,
     /// Who holds it.
@@ -98,6 +101,7 @@ impl std::convert::From<Unanswered> for Holding {
             seq: one.seq,
             id: one.id,
             attempts: one.attempts,
+            reason: one.reason.clone(),
             state,
             member: None,
             lease: None,

@@ -246,7 +246,8 @@ async fn the_inflight_view_names_holders_leases_and_waits() {
     let mut socket = socket(&hub, json!({ "op": "SUBSCRIBE", "topic": "t", "group": "g", "opts": opts })).await;
     let first = frame_of(&mut socket).await;
     frame_of(&mut socket).await;
-    let nack = json!({ "op": "NACK", "topic": "t", "group": "g", "id": nacked, "delay_ms": 3_600_000 });
+    let nack =
+        json!({ "op": "NACK", "topic": "t", "group": "g", "id": nacked, "delay_ms": 3_600_000, "reason": "not now" });
     socket.send(Message::text(nack.to_string())).await.expect("sent");
     assert_eq!(frame_of(&mut socket).await["op"], "OK");
     let shown = hub.get("/inflight?topic=t&group=g").await.ok();
@@ -261,6 +262,7 @@ async fn the_inflight_view_names_holders_leases_and_waits() {
     assert_eq!(deadline - since, 60_000);
     let waiting = &shown["waiting"][0];
     assert_eq!((&waiting["id"], &waiting["key"], &waiting["attempt"]), (&json!(nacked), &json!("n"), &json!(1)));
+    assert_eq!(waiting["reason"], "not now");
     assert!(waiting["until"].as_u64().expect("a time") > since + 3_000_000, "{waiting}");
     assert_eq!(hub.get("/inflight?topic=t&group=g&limit=1").await.ok()["inflight"].as_array().map(Vec::len), Some(1));
 }

@@ -36,12 +36,17 @@ pub(super) struct Entry {
     pub(super) deliveries: u32,
     pub(super) snapshot: bool,
     pub(super) state: State,
+    /// Why the last delivery failed, for people.
+    pub(super) reason: Option<Box<str>>,
 }
+
+/// Most bytes of a reason that are kept.
+const REASON_BYTES: usize = 200;
 
 impl Entry {
     pub(super) fn new(event: &Event, snapshot: bool, key: Option<u64>, attempts: u32) -> Self {
         let (id, ts, appended) = (event.id, event.ts, event.appended);
-        Self { id, ts, appended, key, attempts, deliveries: 0, snapshot, state: State::Ready }
+        Self { id, ts, appended, key, attempts, deliveries: 0, snapshot, state: State::Ready, reason: None }
     }
 
     /// What a restart has to know: nothing of an event that never failed.
@@ -55,6 +60,13 @@ impl Entry {
         (failed > 0 || not_before > Millis(0)).then_some(Unfinished { seq, attempts: failed, not_before })
     }
 
+    /// Keeps why a delivery failed, as far as it is not too long.
+    pub(super) fn failed(&mut self, mut reason: String) {
+        let end = (0..=REASON_BYTES.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);
+        reason.truncate(end);
+        self.reason = Some(reason.into_boxed_str());
+    }
+
     pub(super) fn shown(&self, seq: Seq) -> Unanswered {
         let why = match self.state {
             State::Ready => Why::Ready,
@@ -63,7 +75,7 @@ impl Entry {
             State::Blocked => Why::BehindKey,
             State::Dying => Why::Dying,
         };
-        Unanswered { seq, id: self.id, attempts: self.attempts, why }
+        Unanswered { seq, id: self.id, attempts: self.attempts, why, reason: self.reason.clone() }
     }
 }
 
@@ -76,4 +88,31 @@ pub(super) fn holds(entries: &BTreeMap<Seq, Entry>, seq: Seq, until: Millis, tok
 /// Whether `seq` waits until exactly `until`.
 pub(super) fn waits(entries: &BTreeMap<Seq, Entry>, seq: Seq, until: Millis) -> bool {
     matches!(entries.get(&seq), Some(Entry { state: State::Waiting { due }, .. }) if *due == until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let (id, ts) = (EventId::from_bytes([0; 16]), Millis(0));
+        let mut entry = Entry {
+            id,
+            ts,
+            appended: ts,
+            key: None,
+            attempts: 1,
+            deliveries: 1,
+            snapshot: false,
+            state: State::Ready,
+            reason: None,
+        };
+        entry.failed("x".repeat(199) + "é and more");
+        assert_eq!(entry.reason.as_deref(), Some("x".repeat(199).as_str()));
+        entry.failed("short".to_owned());
+        assert_eq!(entry.reason.as_deref(), Some("short"));
+        entry.failed(String::new());
+        assert_eq!(entry.reason.as_deref(), Some(""));
+    }
 }

@@ -133,6 +133,9 @@ impl Dispatcher {
                 Wait::Backoff => now + retry::backoff(attempts),
                 Wait::Until(due) => due,
             };
+            if let Back::Failed { reason, .. } = back {
+                entry.failed(reason);
+            }
             if due > now {
                 self.waits.push(due, seq, 0);
                 State::Waiting { due }

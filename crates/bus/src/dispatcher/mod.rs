@@ -418,6 +418,8 @@ pub struct Unanswered {
     pub attempts: u32,
     /// What it waits for.
     pub why: Why,
+    /// Why the last delivery failed.
+    pub reason: Option<Box<str>>,
 }
 
 /// What an unfinished event waits for.

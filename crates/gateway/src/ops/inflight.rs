@@ -38,6 +38,8 @@ struct Waiting {
     key: Option<String>,
     attempt: u32,
     until: Option<Millis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -79,7 +81,8 @@ pub(super) async fn inflight(State(hub): State<Arc<Hub>>, caller: Caller, query:
             }
             "backoff" if shown.waiting.len() < limit => {
                 let key = key(&hub, &topic, one.seq).await?;
-                shown.waiting.push(Waiting { id: one.id, seq: one.seq, key, attempt: one.attempts, until: one.until });
+                let Holding { id, seq, attempts: attempt, until, reason, .. } = one;
+                shown.waiting.push(Waiting { id, seq, key, attempt, until, reason });
             }
             _ => {}
         }
