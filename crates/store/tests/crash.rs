@@ -23,8 +23,8 @@ macro_rules! tests {
 }
 
 tests! {
-    nothing_answered_is_lost_in_a_crash: crash(1, Kind::Plain, Sync::Always, 15_000);
-    nothing_answered_is_lost_in_another_crash: crash(2, Kind::Plain, Sync::Always, 15_000);
+    nothing_answered_is_lost_in_a_crash: crash(1, Kind::Plain, Sync::Always, 10_000);
+    nothing_answered_is_lost_in_another_crash: crash(2, Kind::Plain, Sync::Always, 10_000);
     a_crash_while_trimming_or_compacting_loses_nothing_else: crash(4, Kind::Shrinking, Sync::Always, 10_000);
     a_crash_while_trimming_or_compacting_loses_nothing_else_again: crash(5, Kind::Shrinking, Sync::Always, 10_000);
     without_syncs_a_crash_leaves_a_prefix: crash(6, Kind::Plain, Sync::Never, 10_000);

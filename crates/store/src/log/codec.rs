@@ -8,6 +8,9 @@
 //!
 //! Reading never panics: what does not fit is `None`, and the caller names the place.
 
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+
 use bytes::Bytes;
 use promethean_event::{EventId, Millis, Seq, Spans};
 
@@ -40,6 +43,22 @@ impl Held {
         }
         let quoted = self.body.get(start - 1..=end)?;
         serde_json::from_slice::<String>(quoted).ok().map(Bytes::from)
+    }
+
+    /// Puts `value` under the event's key, if it has one. A key that is there already costs no new reference.
+    pub(super) fn keep_latest<T, S: BuildHasher>(&self, keys: &mut HashMap<Bytes, T, S>, value: T) {
+        let (start, len) = (self.spans.key_start as usize, self.spans.key_len as usize);
+        if start == 0 {
+            return;
+        }
+        let inside = start.checked_add(len).and_then(|end| self.body.get(start..end)).unwrap_or_default();
+        if !inside.contains(&b'\\')
+            && let Some(there) = keys.get_mut(inside)
+        {
+            *there = value;
+        } else if let Some(key) = self.key() {
+            keys.insert(key, value);
+        }
     }
 
     /// Whether the payload is `null`.

@@ -110,7 +110,7 @@ impl Writer {
     ) -> io::Result<Self> {
         let meta = Meta { first_seq, generation, ..Meta::default() };
         let file = disk.open(&meta.path(dir, topic.0), Mode::Create)?;
-        let mut out = Vec::with_capacity(CHUNK);
+        let mut out = Vec::new();
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&topic.0.to_le_bytes());
@@ -127,7 +127,7 @@ impl Writer {
         let mut trailer = [0; TRAILER];
         file.read_at(meta.len.saturating_sub(TRAILER as u64), &mut trailer)?;
         let (at, previous) = (meta.len, u64_at(&trailer, 0));
-        let mut writer = Self::over(file, meta, Vec::with_capacity(CHUNK), previous, form);
+        let mut writer = Self::over(file, meta, Vec::new(), previous, form);
         writer.at = at;
         Ok(writer)
     }
@@ -141,7 +141,7 @@ impl Writer {
             at: 0,
             previous_footer,
             entries: Vec::new(),
-            block: Vec::with_capacity(form.0 + 1024),
+            block: Vec::new(),
             current,
             base_ts: 0,
             block_bytes: form.0,

@@ -215,9 +215,7 @@ impl Shared {
                 let open = writer.insert(open);
                 open.push(seq, event)?;
                 bytes += event.wire_len();
-                if let Some(key) = event.key() {
-                    keys.insert(key, Latest { seq, tombstone: event.is_tombstone() });
-                }
+                event.keep_latest(&mut keys, Latest { seq, tombstone: event.is_tombstone() });
             }
             from = first + part.len() as u64;
         }

@@ -88,9 +88,7 @@ impl Inner {
             });
         }
         let Some(generation) = self.generations.back_mut() else { return };
-        if let Some(key) = event.key() {
-            generation.keys.insert(key, seq);
-        }
+        event.keep_latest(&mut generation.keys, seq);
         generation.bytes += event.wire_len();
         match generation.maxima.last_mut() {
             Some(max) if !generation.events.len().is_multiple_of(STRIDE) => *max = event.ts.0.max(*max),

@@ -452,7 +452,7 @@ impl Writer {
     /// Gives an event its seq and puts it into the frame.
     fn number(&mut self, event: NewEvent) -> Result<Outcome> {
         let topic = match self.events.last() {
-            Some((last, _, _)) if self.topics[*last].state.name == event.topic => *last,
+            Some((last, _, _)) if same(&self.topics[*last].state.name, &event.topic) => *last,
             _ => self.topic(&event.topic)?,
         };
         let writing = &mut self.topics[topic];
@@ -562,6 +562,11 @@ impl Writer {
             answer.send();
         }
     }
+}
+
+/// Whether two names are the same; usually one is a clone of the other.
+fn same(one: &Topic, two: &Topic) -> bool {
+    std::ptr::eq(one.as_str(), two.as_str()) || one == two
 }
 
 /// How much a journal file grows at once: little while it is young, so that an idle hub stays small.

@@ -63,6 +63,8 @@ struct State {
     fault: Option<(u64, Fault)>,
     /// A fault has happened.
     faulted: bool,
+    /// Nothing works any more.
+    off: bool,
 }
 
 fn error(kind: io::ErrorKind) -> io::Error {
@@ -95,6 +97,11 @@ impl TestDisk {
     pub fn fail_at(&self, call: u64, fault: Fault) {
         let mut state = self.state.lock();
         state.fault = Some((call, fault));
+    }
+
+    /// Makes every call from now on fail: nothing is written any more.
+    pub fn power_off(&self) {
+        self.state.lock().off = true;
     }
 
     /// Whether the fault has happened.
@@ -137,6 +144,9 @@ impl TestDisk {
 impl State {
     /// Counts a call and says whether it fails. `space`: it needs some.
     fn call(&mut self, space: bool) -> io::Result<Option<Fault>> {
+        if self.off {
+            return Err(error(io::ErrorKind::Other));
+        }
         let number = self.calls;
         self.calls += 1;
         let Some((at, fault)) = self.fault else { return Ok(None) };
