@@ -1,16 +1,18 @@
 //! Puts the parts together: the only place that names an engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use promethean_bus::{Bus, BusOptions, Limits};
+use promethean_event::Millis;
 use promethean_gateway::auth::Authenticator;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::Intake;
 use promethean_gateway::{Hub, http, ops, ws};
-use promethean_store::Store;
 use promethean_store::log::{Log, Options};
 use promethean_store::memory::Memory;
+use promethean_store::{EventLog as _, Store};
 
 use crate::bound::Serving;
 use crate::config::{Config, Engine};
@@ -19,7 +21,11 @@ use crate::exit::Failure;
 /// Opens the engine and gives the configured topics their settings.
 pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
     let store: Arc<dyn Store> = match &config.engine {
-        Engine::Memory => Arc::new(Memory::new()),
+        Engine::Memory => {
+            let memory = Arc::new(Memory::new());
+            tokio::spawn(keep_within_bounds(Arc::clone(&memory)));
+            memory
+        }
         Engine::Log { dir, sync } => {
             let options = Options { sync: *sync, ..Options::new(dir) };
             // Opening replays the journal: that may take a moment, and blocks.
@@ -39,6 +45,18 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failur
         }
     }
     Ok(store)
+}
+
+/// How often the memory engine applies retention and compaction; the embedded engine does so by itself.
+const MAINTENANCE: Duration = Duration::from_secs(10);
+
+async fn keep_within_bounds(memory: Arc<Memory>) {
+    loop {
+        tokio::time::sleep(MAINTENANCE).await;
+        if memory.maintain(Millis::now()).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// The shared state of the edge over a store.
