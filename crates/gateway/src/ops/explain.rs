@@ -17,6 +17,9 @@ use crate::Hub;
 use crate::http::{Caller, Query, json_body};
 use crate::rejection::Rejection;
 
+/// An event that is held for longer than this without an ack of any is worth a word.
+const LONG: Duration = Duration::from_secs(5);
+
 #[derive(Debug, Serialize, Default, PartialEq, Eq)]
 struct Reason {
     code: &'static str,
@@ -114,6 +117,9 @@ fn reasons(known: &Known<'_>) -> Vec<Reason> {
         found.extend(blocked(known));
         found.extend(backoff(known));
         if found.is_empty() {
+            found.extend(unanswered(known));
+        }
+        if found.is_empty() {
             let text = match known.acked_lately {
                 0 => {
                     format!("{} in flight; nothing was acked within the last seconds.", events(status.in_flight as u64))
@@ -130,32 +136,72 @@ fn reasons(known: &Known<'_>) -> Vec<Reason> {
     found
 }
 
-fn all_in_flight(known: &Known<'_>, places: usize) -> Reason {
-    let held: Vec<&Holding> = known.status.unfinished.iter().filter(|one| one.state == "held").collect();
+/// Who holds what, for people: ` c7 (worker) holds 10, the oldest for 41 s.`
+struct Held<'a> {
+    text: String,
+    members: usize,
+    connection: Option<String>,
+    oldest: Option<&'a Holding>,
+    /// How long the oldest is held.
+    age: Duration,
+}
+
+fn held<'a>(known: &Known<'a>) -> Held<'a> {
+    let held = || known.status.unfinished.iter().filter(|one| one.state == "held");
     let mut by_member: BTreeMap<u64, usize> = BTreeMap::new();
-    for one in &held {
+    for one in held() {
         *by_member.entry(one.member.unwrap_or(0)).or_default() += 1;
     }
-    let oldest = held.iter().min_by_key(|one| one.since);
-    let most = by_member.iter().max_by_key(|(_, count)| **count).map(|(member, count)| (*member, *count));
+    let oldest = held().min_by_key(|one| one.since);
     let age = oldest.and_then(|one| one.since).map_or(Duration::ZERO, |since| known.now.since(since));
-    let holder = most.map(|(member, count)| {
+    let most = by_member.iter().max_by_key(|(_, count)| **count).map(|(member, count)| (*member, *count));
+    let text = most.map(|(member, count)| {
         let (_, name) = (known.name)(member);
         format!(" {name} holds {count}, the oldest for {}.", seconds(age))
     });
+    let connection = most.and_then(|(member, _)| (known.name)(member).0);
+    Held { text: text.unwrap_or_default(), members: by_member.len(), connection, oldest, age }
+}
+
+impl Held<'_> {
+    fn reason(self, text: String) -> Reason {
+        Reason {
+            code: "all_in_flight",
+            text,
+            connection: self.connection,
+            id: self.oldest.map(|one| one.id),
+            until: self.oldest.and_then(|one| one.until),
+            ..Reason::default()
+        }
+    }
+}
+
+/// No member has room for one more.
+fn all_in_flight(known: &Known<'_>, places: usize) -> Reason {
+    let held = held(known);
     let text = format!(
         "All {places} places are taken by events that {} not acked.{} Ack faster, add members, or raise maxInFlight.",
-        if by_member.len() == 1 { "1 member has".to_owned() } else { format!("{} members have", by_member.len()) },
-        holder.unwrap_or_default(),
+        if held.members == 1 { "1 member has".to_owned() } else { format!("{} members have", held.members) },
+        held.text,
     );
-    Reason {
-        code: "all_in_flight",
-        text,
-        connection: most.and_then(|(member, _)| (known.name)(member).0),
-        id: oldest.map(|one| one.id),
-        until: oldest.and_then(|one| one.until),
-        ..Reason::default()
+    held.reason(text)
+}
+
+/// Members have room, but what they hold they do not answer.
+fn unanswered(known: &Known<'_>) -> Option<Reason> {
+    let held = held(known);
+    if known.acked_lately > 0 || held.age < LONG {
+        return None;
     }
+    let text = format!(
+        "{} delivered and nothing was acked within the last seconds.{} Look at that consumer.",
+        match known.status.in_flight {
+            1 => "1 event is".to_owned(),
+            many => format!("{many} events are"),
+        },
+        held.text
+    );
+    Some(held.reason(text))
 }
 
 /// Events that wait for an earlier one of their key.
@@ -184,10 +230,10 @@ fn backoff(known: &Known<'_>) -> Option<Reason> {
     let next = waiting.min_by_key(|one| one.until).filter(|_| known.status.in_flight == 0)?;
     let left = next.until.map_or(Duration::ZERO, |until| until.since(known.now));
     let text = format!(
-        "{} nacked and wait to be delivered again, the next in {} (attempt {}).",
+        "{} to be delivered again, the next in {} (attempt {}).",
         match known.status.waiting {
-            1 => "1 event was".to_owned(),
-            many => format!("{many} events were"),
+            1 => "1 nacked event waits".to_owned(),
+            many => format!("{many} nacked events wait"),
         },
         seconds(left),
         next.attempts + 1,
@@ -204,5 +250,92 @@ fn seconds(duration: Duration) -> String {
         format!("{:.1} s", duration.as_secs_f64())
     } else {
         format!("{} s", duration.as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use promethean_bus::dispatcher::Counts;
+    use promethean_bus::{Cursor, MemberStatus};
+
+    use super::*;
+
+    fn status() -> GroupStatus {
+        let topic = Topic::parse("t").expect("a topic");
+        GroupStatus {
+            cursor: Cursor { topic: topic.clone(), last_id: None, last_ts: None, seq: 0 },
+            topic,
+            group: Group::parse("g").expect("a group"),
+            lag: 3,
+            lag_age: Duration::from_secs(60),
+            members: vec![MemberStatus { id: 7, in_flight: 1, max_in_flight: 100, paused: false }],
+            in_flight: 1,
+            waiting: 0,
+            max_attempts: 5,
+            filtered: false,
+            unfinished: vec![holding("held")],
+            counts: Counts::default(),
+        }
+    }
+
+    fn holding(state: &'static str) -> Holding {
+        let (member, since) = (Some(7), Some(Millis(100_000)));
+        let id = EventId::from_bytes([1; 16]);
+        Holding {
+            seq: 1,
+            id,
+            attempts: 1,
+            reason: None,
+            state,
+            member,
+            lease: Some(1),
+            since,
+            until: Some(Millis(130_000)),
+        }
+    }
+
+    fn explained(status: &GroupStatus, now: u64, acked_lately: u64) -> Vec<Reason> {
+        let name = |member| (Some(format!("c{member}")), format!("c{member} (worker)"));
+        reasons(&Known { status, now: Millis(now), acked_lately, name: &name, first_key: Some("k".to_owned()) })
+    }
+
+    #[test]
+    fn a_consumer_that_holds_an_event_for_long_is_named_though_it_has_room() {
+        let found = explained(&status(), 141_000, 0);
+        assert_eq!((found.len(), found[0].code, found[0].connection.as_deref()), (1, "all_in_flight", Some("c7")));
+        assert_eq!(
+            found[0].text,
+            "1 event is delivered and nothing was acked within the last seconds. c7 (worker) holds 1, the oldest for 41 s. \
+             Look at that consumer."
+        );
+        assert_eq!(explained(&status(), 141_000, 5)[0].code, "moving", "others are acked");
+        assert_eq!(explained(&status(), 101_000, 0)[0].code, "moving", "it has only just begun");
+    }
+
+    #[test]
+    fn without_room_the_remedy_is_named() {
+        let mut full = status();
+        full.members[0].max_in_flight = 1;
+        let found = explained(&full, 141_000, 5);
+        assert_eq!(
+            found[0].text,
+            "All 1 places are taken by events that 1 member has not acked. c7 (worker) holds 1, the oldest for 41 s. \
+             Ack faster, add members, or raise maxInFlight."
+        );
+        full.members.push(MemberStatus { id: 8, in_flight: 0, max_in_flight: 1, paused: true });
+        assert_eq!(explained(&full, 101_000, 0)[0].code, "all_in_flight", "a paused member's room is none");
+        full.members[0].paused = true;
+        assert_eq!(explained(&full, 101_000, 0)[0].code, "paused");
+    }
+
+    #[test]
+    fn what_waits_behind_a_key_and_for_its_time_is_told_with_the_event() {
+        let mut blocked = status();
+        blocked.unfinished = vec![holding("backoff"), holding("behind_key"), holding("behind_key")];
+        (blocked.in_flight, blocked.waiting) = (0, 1);
+        let found = explained(&blocked, 121_000, 0);
+        assert_eq!(found.iter().map(|one| one.code).collect::<Vec<_>>(), ["blocked_key", "backoff"]);
+        assert_eq!(found[0].key.as_deref(), Some("k"));
+        assert_eq!(found[1].text, "1 nacked event waits to be delivered again, the next in 9.0 s (attempt 2).");
     }
 }
