@@ -89,7 +89,8 @@ struct Subscribed {
     commands: mpsc::Sender<Command>,
     /// Who waits for the first `OK`, and what it gets.
     opening: Option<(Reply<Subscription>, Subscription)>,
-    /// The last event of a tail: after a reconnect it goes on there.
+    /// A tail of a single topic: after a reconnect it goes on after its last event.
+    resumable: bool,
     last: Option<EventId>,
     paused: bool,
 }
@@ -307,7 +308,10 @@ impl Driver {
         let subscription =
             Subscription { number, deliveries: receiver, waiting: Arc::clone(&waiting), commands: commands.clone() };
         let opening = Some((reply, subscription));
-        let subscribed = Subscribed { topics, deliveries, waiting, commands, opening, last: None, paused: false };
+        let single = matches!(Selector::parse(&topics.topic), Ok(Selector::Topic(_)));
+        let resumable = topics.group.is_none() && single && topics.options.topics.is_empty();
+        let subscribed =
+            Subscribed { topics, deliveries, waiting, commands, opening, resumable, last: None, paused: false };
         self.by_name.insert(name, number);
         self.subscriptions.insert(number, subscribed);
         let frame = self.subscribe_frame(number);
@@ -440,8 +444,8 @@ impl Driver {
                 subscription: number,
                 commands: subscribed.commands.clone(),
             };
-            let single = matches!(Selector::parse(&subscribed.topics.topic), Ok(Selector::Topic(_)));
-            if subscribed.topics.group.is_none() && single && subscribed.topics.options.topics.is_empty() {
+            // A snapshot comes in the order of its keys: one that was cut short starts over.
+            if subscribed.resumable && !ctx.snapshot {
                 subscribed.last = Some(delivery.event.id);
             }
             subscribed.waiting.fetch_add(1, Ordering::AcqRel);
