@@ -1,6 +1,6 @@
 //! The WebSocket frames of the contract: pure text in, values out, and back.
 //!
-//! A hub reads frames with [`decode`] and writes answers and deliveries with the functions of [`write`]; a client does
+//! A hub reads frames with [`decode`] and writes answers and deliveries with the functions of [`mod@write`]; a client does
 //! the reverse with [`ask`] and [`Answer`]. Nothing here knows sockets, tokens or groups' states.
 //!
 //! Invariants: a payload is never parsed into a tree and never re-written, its bytes stay the publisher's; whatever a
