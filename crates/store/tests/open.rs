@@ -374,6 +374,24 @@ async fn a_full_disk_refuses_publishers_lets_readers_and_acks_go_on_and_recovers
 }
 
 #[tokio::test]
+async fn files_that_a_crash_left_behind_are_removed_and_no_others() {
+    let (_place, dir) = directory();
+    filled(&dir).await;
+    let segment = find(&dir, "topics/1/000000000000000001.seg");
+    let (left, table) = (segment.with_file_name("000000000000000001.9.seg"), dir.join("ids/00099999.ids"));
+    fs::copy(&segment, &left).expect("copied");
+    fs::write(&table, "left").expect("written");
+    let before = contents(&dir).len();
+    let log = Log::open(options(&dir)).expect("opens");
+    let events = (read_all(&log, "plain").await, read_all(&log, "keyed").await);
+    log.maintain(Millis(2_000)).await.expect("maintained");
+    assert!(!left.exists() && !table.exists());
+    assert_eq!((read_all(&log, "plain").await, read_all(&log, "keyed").await), events);
+    log.close().await.expect("closed");
+    assert!(contents(&dir).len() >= before - 2 && doctor::check(&dir).expect("checked").is_sound());
+}
+
+#[tokio::test]
 async fn the_doctor_finds_a_sound_directory_sound() {
     let (_place, dir) = directory();
     filled(&dir).await;

@@ -3,7 +3,9 @@
 //! Both change the list of a topic's segments: new files are durable before the manifest names them, old ones are
 //! removed after it does not any more. One of them runs at a time.
 
+use std::collections::HashSet;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +23,9 @@ impl Shared {
     /// Applies retention and compaction to all topics. `force`: also where there is little to gain.
     pub(super) fn maintain(&self, now: Millis, force: bool) -> std::result::Result<(), Trouble> {
         let mut compacted = self.maintenance.lock();
+        if !self.swept.swap(true, Ordering::AcqRel) {
+            self.sweep()?;
+        }
         let topics = self.topics.read().by_number.clone();
         let mut dropped = false;
         for topic in &topics {
@@ -40,6 +45,31 @@ impl Shared {
         }
         if dropped {
             self.drop_tables()?;
+        }
+        Ok(())
+    }
+
+    /// Removes files that a crash left behind: those that the manifest does not name, and nobody is writing.
+    fn sweep(&self) -> std::result::Result<(), Trouble> {
+        let (disk, dir) = (&*self.options.disk, &self.options.dir);
+        // Settling holds this lock as long as it has files that are not named yet; compaction is not running.
+        let manifest = self.manifest.lock();
+        let mut named: HashSet<PathBuf> =
+            manifest.tables.iter().map(|table| super::ids::path(dir, table.number)).collect();
+        let mut dirs = vec![dir.join("ids")];
+        for (number, topic) in &manifest.topics {
+            named.extend(topic.segments.iter().map(|meta| meta.path(dir, *number)));
+            dirs.push(topic_dir(dir, *number));
+        }
+        for dir in dirs {
+            // A topic that has nothing settled has no directory.
+            for name in disk.list(&dir).unwrap_or_default() {
+                let path = dir.join(&name);
+                if (name.ends_with(".seg") || name.ends_with(".ids")) && !named.contains(&path) {
+                    tracing::info!(file = %path.display(), "removed a file that a crash had left behind");
+                    disk.remove(&path)?;
+                }
+            }
         }
         Ok(())
     }
@@ -66,8 +96,6 @@ impl Shared {
         let gone: Vec<Meta> = entry.segments.iter().take_while(goes).cloned().collect();
         let Some(last) = gone.last() else { return Ok(false) };
         let first_seq = mark.max(last.last_seq + 1);
-        // What the index has of them goes with them. The files are read before they are removed.
-        let removals = self.entries_of(topic, &gone)?;
         let mut next = manifest.clone();
         let mut list = Vec::new();
         if let Some(entry) = next.topics.get_mut(&topic.number) {
@@ -83,6 +111,8 @@ impl Shared {
             inner.first_seq = inner.first_seq.max(first_seq);
         }
         drop(manifest);
+        // What the index has of them goes with them. The files are read before they are removed.
+        let removals = self.entries_of(topic, &gone)?;
         self.remove_files(topic, &gone)?;
         for removals in removals {
             self.remove_entries(&removals)?;

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -43,6 +43,8 @@ pub(super) struct Shared {
     pub(super) manifest: Mutex<Manifest>,
     /// One maintenance at a time: up to which seq each topic was compacted.
     pub(super) maintenance: Mutex<HashMap<u32, Seq, RandomState>>,
+    /// Files that a crash left behind were looked for.
+    pub(super) swept: AtomicBool,
     /// The topic whose segments are being rewritten; 0: none.
     pub(super) frozen: AtomicU32,
     pub(super) open: Mutex<OpenSegments>,
@@ -149,6 +151,7 @@ impl Shared {
             index: RwLock::new(Some(Arc::new(index))),
             manifest: Mutex::new(manifest),
             maintenance: Mutex::default(),
+            swept: AtomicBool::new(false),
             frozen: AtomicU32::new(0),
             open: Mutex::default(),
             settling: Mutex::default(),
