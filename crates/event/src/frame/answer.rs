@@ -1,4 +1,4 @@
-//! A hub's frame as a client reads it. The other side of [`write`](super::write).
+//! A hub's frame as a client reads it. The other side of [`write`](mod@super::write).
 
 use std::borrow::Cow;
 use std::time::Duration;
