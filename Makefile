@@ -55,8 +55,9 @@ browser: web ## The SDK on Node and the dashboard in a real Chromium
 	cd dashboard && $(NPM) test --silent
 	scripts/browser-tests.sh
 
-bench: ## The bars of the issues, each beside its number
+bench: build ## The bars of the issues, each beside its number
 	$(CARGO) run --release -p promethean-bench --bin bus
+	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin hub
 	$(CARGO) run --release -p promethean-store --features suite --example bench_log
 
 torture: ## Crash tests for as long as SECONDS says, with printed seeds

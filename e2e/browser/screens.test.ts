@@ -137,7 +137,7 @@ describe("events", () => {
     await page.locator("h1").hover();
     await until("it goes on", async () => (await page.locator("tbody tr").first().textContent()) !== top);
     await panel.getByRole("link", { name: key, exact: true }).click();
-    expect(await page.getByLabel("Key").inputValue()).toBe(key);
+    await until("the key is in the form", async () => (await page.getByLabel("Key").inputValue()) === key);
     await until("only that key", async () => {
       const rows = await page.locator("tbody tr").allTextContents();
       return rows.length > 0 && rows.every((text) => text.includes(key));

@@ -63,3 +63,42 @@ async fn a_nack_leaves_the_cursor_and_the_event_is_retried() {
     publish(&bus, "t.b", "x").await;
     until(|| attempts.load(Ordering::SeqCst) >= 2).await;
 }
+
+#[tokio::test]
+async fn with_manual_ack_the_handler_answers_and_an_error_is_still_a_nack() {
+    let bus = bus();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seeing = Arc::clone(&seen);
+    let _running = bus
+        .subscribe_with("t.c", group("g1"), earliest(), Handling::ManualAck, move |delivery| {
+            let seen = Arc::clone(&seeing);
+            async move {
+                let number: u64 = delivery.event().payload_as().map_err(|error| error.to_string())?;
+                seen.lock().push((number, delivery.attempt()));
+                match (number, delivery.attempt()) {
+                    (1, _) => delivery.ack().await.map_err(|error| error.to_string()),
+                    (2, 1) => Err("not yet".to_owned()),
+                    (2, _) => delivery.ack().await.map_err(|error| error.to_string()),
+                    // Neither acked nor failed: it stays with the handler until its lease runs out.
+                    _ => Ok(()),
+                }
+            }
+        })
+        .await
+        .expect("subscribed");
+    for number in 1..=3 {
+        publish(&bus, "t.c", number).await;
+    }
+    until(|| seen.lock().len() == 4).await;
+    let mut attempts = seen.lock().clone();
+    attempts.sort_unstable();
+    assert_eq!(attempts, [(1, 1), (2, 1), (2, 2), (3, 1)]);
+    for _ in 0..10_000 {
+        let lag = bus.lag(&topic("t.c"), &group("g1")).await.expect("readable");
+        if (lag.events, lag.cursor.map(|cursor| cursor.seq)) == (1, Some(2)) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    panic!("the third event has to stay unfinished, the others done");
+}

@@ -34,6 +34,35 @@ const T0: u64 = 1_000_000_000_000_000;
 /// How long a consumer waits for anything before it gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Times since the publish, in microseconds.
+pub(super) struct Latencies {
+    /// Until the event was delivered.
+    pub(super) delivered: Histogram<u64>,
+    /// Until its ack was answered.
+    pub(super) acked: Histogram<u64>,
+}
+
+impl Latencies {
+    pub(super) fn new() -> io::Result<Self> {
+        let new = || Histogram::new(3).map_err(io::Error::other);
+        Ok(Self { delivered: new()?, acked: new()? })
+    }
+
+    // The histograms resize by themselves; an hour is far beyond any run.
+    fn delivered(&mut self, micros: u64) {
+        let _ = self.delivered.record(micros.min(3_600_000_000));
+    }
+
+    fn acked(&mut self, micros: u64) {
+        let _ = self.acked.record(micros.min(3_600_000_000));
+    }
+
+    pub(super) fn add(&mut self, other: &Self) -> io::Result<()> {
+        self.delivered.add(&other.delivered).map_err(io::Error::other)?;
+        self.acked.add(&other.acked).map_err(io::Error::other)
+    }
+}
+
 /// What is counted while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -140,32 +169,31 @@ pub(super) fn consume(
     counts: &Counts,
     started: Instant,
     ready: &std::sync::Barrier,
-) -> io::Result<Histogram<u64>> {
-    let mut latencies = Histogram::new(3).map_err(io::Error::other)?;
+) -> io::Result<Latencies> {
+    let mut latencies = Latencies::new()?;
     let opened = open(plan, number);
     ready.wait();
     let (mut sender, mut receiver) = opened?;
     let group = plan.group(number);
-    // How many events each unanswered frame is about; the first ones are the subscribes.
-    let mut pending: std::collections::VecDeque<u64> = std::iter::repeat_n(0, plan.topics).collect();
+    // When the events of each unanswered frame were sent; the first ones are the subscribes.
+    let mut pending: std::collections::VecDeque<Vec<u64>> = std::iter::repeat_n(Vec::new(), plan.topics).collect();
     let (mut seen, mut answered, mut heard) = (0_u64, 0_u64, Instant::now());
     while answered < expect {
-        let mut acks: Vec<(String, u64)> = Vec::new();
+        let mut acks: Vec<(String, Vec<u64>)> = Vec::new();
         let mut failed = None;
         let received = receiver.frames(|text| {
+            let now = started.elapsed().as_micros() as u64;
             if text.starts_with(br#"{"op":"OK""#) {
-                let events = pending.pop_front().unwrap_or(0);
-                answered += events;
-                counts.acked.fetch_add(events, Relaxed);
+                let sent = pending.pop_front().unwrap_or_default();
+                sent.iter().for_each(|sent| latencies.acked(now.saturating_sub(*sent)));
+                answered += sent.len() as u64;
+                counts.acked.fetch_add(sent.len() as u64, Relaxed);
             } else if text.starts_with(br#"{"op":"EVENT"#) {
-                let (topic, ids, events) = ids_of(text, |sent| {
-                    let now = started.elapsed().as_micros() as u64;
-                    // Resizes by itself; an hour is far beyond any run.
-                    let _ = latencies.record(now.saturating_sub(sent).min(3_600_000_000));
-                });
-                seen += events;
+                let (topic, ids, sent) = ids_of(text);
+                sent.iter().for_each(|sent| latencies.delivered(now.saturating_sub(*sent)));
+                seen += sent.len() as u64;
                 let ack = format!(r#"{{"op":"ACK","topic":"{topic}","group":"{group}","ids":[{ids}]}}"#);
-                acks.push((ack, events));
+                acks.push((ack, sent));
             } else {
                 failed = Some(String::from_utf8_lossy(text).into_owned());
             }
@@ -178,9 +206,9 @@ pub(super) fn consume(
         if let Some(text) = failed {
             return Err(io::Error::other(format!("the hub says: {text}")));
         }
-        for (ack, events) in acks {
+        for (ack, sent) in acks {
             sender.push(ack.as_bytes());
-            pending.push_back(events);
+            pending.push_back(sent);
         }
         sender.flush()?;
         if counts.stop.load(Relaxed) && answered == seen && answered >= counts.published.load(Relaxed) {
@@ -205,27 +233,25 @@ fn open(plan: &Plan, number: usize) -> io::Result<(Sender, Receiver)> {
     Ok((sender, receiver))
 }
 
-/// Of an `EVENT` or `EVENTS` frame: the subscription's topic, the ids as JSON, how many; each `t` goes to `sent`.
-fn ids_of(text: &[u8], mut sent: impl FnMut(u64)) -> (String, String, u64) {
+/// Of an `EVENT` or `EVENTS` frame: the subscription's topic, the ids as JSON, when each event was sent.
+fn ids_of(text: &[u8]) -> (String, String, Vec<u64>) {
     let text = String::from_utf8_lossy(text);
     let after = |mark: &str, from: usize| text[from..].find(mark).map(|at| from + at + mark.len());
     let topic = after(r#""topic":""#, 0).map_or("", |at| text[at..].split('"').next().unwrap_or(""));
-    let (mut ids, mut events, mut at) = (String::new(), 0, 0);
+    let (mut ids, mut sent, mut at) = (String::new(), Vec::new(), 0);
     while let Some(id) = after(r#""event":{"id":""#, at) {
-        if events > 0 {
+        if !sent.is_empty() {
             ids.push(',');
         }
         ids.push('"');
         ids.push_str(&text[id..id + 36]);
         ids.push('"');
-        events += 1;
         at = id + 36;
-        if let Some(t) = after(r#""payload":{"t":"#, at) {
-            sent(text[t..t + 16].parse().unwrap_or(T0) - T0);
-            at = t + 16;
-        }
+        let t = after(r#""payload":{"t":"#, at).unwrap_or(at);
+        sent.push(text.get(t..t + 16).and_then(|digits| digits.parse::<u64>().ok()).unwrap_or(T0) - T0);
+        at = t;
     }
-    (topic.to_owned(), ids, events)
+    (topic.to_owned(), ids, sent)
 }
 
 fn is_timeout(error: &io::Error) -> bool {

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::args::{BenchArgs, BenchMode};
 use crate::config::duration;
 use crate::exit::{Exit, Failure};
-use load::{Counts, Plan};
+use load::{Counts, Latencies, Plan};
 
 /// What came out.
 #[derive(Debug, Serialize)]
@@ -26,11 +26,15 @@ struct Report {
     events: u64,
     seconds: f64,
     events_per_second: f64,
+    /// Publish to delivery.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_ms: Option<Latency>,
+    /// Publish to the answer of the ack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ack_latency_ms: Option<Latency>,
 }
 
-/// Publish to delivery, in milliseconds.
+/// Quantiles in milliseconds.
 #[derive(Debug, Serialize)]
 struct Latency {
     p50: f64,
@@ -116,7 +120,7 @@ fn end_to_end(plan: &Plan, mode: &'static str) -> Result<Report, Failure> {
         })
     };
     watch(plan, &counts, |counts| counts.acked.load(Relaxed), work)?;
-    Ok(report(mode, counts.acked.load(Relaxed), elapsed, latencies.as_ref().map(latency)))
+    Ok(report(mode, counts.acked.load(Relaxed), elapsed, latencies.as_ref()))
 }
 
 fn publishers(plan: &Plan, counts: &Arc<Counts>, started: Instant) -> Result<(), Failure> {
@@ -130,15 +134,15 @@ fn publishers(plan: &Plan, counts: &Arc<Counts>, started: Instant) -> Result<(),
     })
 }
 
-fn consumers(plan: &Plan, counts: &Counts, started: Instant, ready: &Barrier) -> Result<Histogram<u64>, Failure> {
+fn consumers(plan: &Plan, counts: &Counts, started: Instant, ready: &Barrier) -> Result<Latencies, Failure> {
     let expect = if plan.duration.is_some() { u64::MAX } else { plan.events };
     std::thread::scope(|scope| {
         let consume = |number| move || load::consume(plan, number, expect, counts, started, ready);
         let running: Vec<_> = (0..plan.groups).map(|number| scope.spawn(consume(number))).collect();
-        let mut all = Histogram::new(3).map_err(Failure::failed)?;
+        let mut all = Latencies::new().map_err(Failure::failed)?;
         for thread in running {
             let one = joined(plan, thread.join())?;
-            all.add(one).map_err(Failure::failed)?;
+            all.add(&one).map_err(Failure::failed)?;
         }
         Ok(all)
     })
@@ -186,9 +190,16 @@ fn watch(
     result
 }
 
-fn report(mode: &'static str, events: u64, elapsed: Duration, latency_ms: Option<Latency>) -> Report {
+fn report(mode: &'static str, events: u64, elapsed: Duration, latencies: Option<&Latencies>) -> Report {
     let seconds = elapsed.as_secs_f64();
-    Report { mode, events, seconds, events_per_second: events as f64 / seconds.max(f64::EPSILON), latency_ms }
+    Report {
+        mode,
+        events,
+        seconds,
+        events_per_second: events as f64 / seconds.max(f64::EPSILON),
+        latency_ms: latencies.map(|all| latency(&all.delivered)),
+        ack_latency_ms: latencies.map(|all| latency(&all.acked)),
+    }
 }
 
 fn latency(histogram: &Histogram<u64>) -> Latency {
@@ -205,10 +216,10 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
         "{}: {} events in {:.2} s, {:.0} events/s",
         report.mode, report.events, report.seconds, report.events_per_second
     );
-    if let Some(Latency { p50, p90, p99, p999, max }) = &report.latency_ms {
-        println!(
-            "latency, publish to delivery: p50 {p50:.2} ms, p90 {p90:.2}, p99 {p99:.2}, p99.9 {p999:.2}, max {max:.2}"
-        );
+    for (until, latency) in [("delivery", &report.latency_ms), ("the ack's answer", &report.ack_latency_ms)] {
+        if let Some(Latency { p50, p90, p99, p999, max }) = latency {
+            println!("publish to {until}: p50 {p50:.2} ms, p90 {p90:.2}, p99 {p99:.2}, p99.9 {p999:.2}, max {max:.2}");
+        }
     }
     Ok(())
 }
