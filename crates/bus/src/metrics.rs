@@ -22,6 +22,17 @@ pub const BUCKETS_MS: [f64; 18] = [
     20_000.0, 30_000.0,
 ];
 
+/// The same in microseconds: whole numbers are compared once for every ack.
+const BOUNDS_US: [u64; BUCKETS_MS.len()] = {
+    let mut bounds = [0; BUCKETS_MS.len()];
+    let mut at = 0;
+    while at < bounds.len() {
+        bounds[at] = (BUCKETS_MS[at] * 1_000.0) as u64;
+        at += 1;
+    }
+    bounds
+};
+
 /// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
@@ -33,10 +44,10 @@ pub struct Histogram {
 impl Histogram {
     /// Counts one.
     pub fn observe(&self, duration: Duration) {
-        let ms = duration.as_secs_f64() * 1_000.0;
-        let bucket = BUCKETS_MS.iter().position(|bound| ms <= *bound).unwrap_or(BUCKETS_MS.len());
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_US.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS_US.len());
         self.buckets[bucket].fetch_add(1, Relaxed);
-        self.sum_us.fetch_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        self.sum_us.fetch_add(micros, Relaxed);
     }
 
     /// The counts of the buckets (the last: above all bounds), and the sum in milliseconds.

@@ -79,19 +79,13 @@ impl Runner {
         let max_attempts = dispatcher.max_attempts();
         let (mut again, mut letters) = (Vec::new(), Vec::new());
         // Both are in the same order nearly always: one walk finds all.
-        let mut events: Vec<Option<Event>> = events.into_iter().map(Some).collect();
-        let mut at = 0;
+        let mut events = events.into_iter();
         for command in commands {
             match command {
                 Command::Deliver(deliver) => {
-                    let is_it = |event: &Option<Event>| event.as_ref().is_some_and(|event| event.seq == deliver.seq);
-                    match events[at..].iter().position(is_it) {
-                        Some(step) => {
-                            at += step + 1;
-                            if let Some(event) = events[at - 1].take() {
-                                self.hand_over(&deliver, event, max_attempts);
-                            }
-                        }
+                    let at = events.as_slice().iter().position(|event| event.seq == deliver.seq);
+                    match at.and_then(|at| events.nth(at)) {
+                        Some(event) => self.hand_over(&deliver, event, max_attempts),
                         None => again.push(deliver),
                     }
                 }
