@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs each fuzz target for a while: scripts/fuzz.sh [SECONDS] [TARGET...]
-# Needs a nightly toolchain and a C++ compiler (libFuzzer); cargo-fuzz is not needed.
+# Needs a C++ compiler (libFuzzer); neither cargo-fuzz nor a nightly toolchain is needed.
 set -eu
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
@@ -15,7 +15,7 @@ export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-co
 bins=
 for target in $targets; do bins="$bins --bin $target"; done
 # shellcheck disable=SC2086
-cargo +nightly build --release --target "$host" $bins
+cargo build --release --target "$host" $bins
 
 for target in $targets; do
     mkdir -p "corpus/$target" "artifacts/$target"
