@@ -1,0 +1,1 @@
+//! The transactional outbox: the business write and the event commit together.
