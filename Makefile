@@ -46,7 +46,7 @@ lint: ## Format, clippy, documentation, all without warnings
 
 unit: ## All Rust tests, the end-to-end ones with the real binary included
 	$(CARGO) build --workspace --bins --examples
-	$(CARGO) test --workspace
+	$(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test --workspace
 	scripts/run-examples.sh
 
 browser: web ## The SDK on Node and the dashboard in a real Chromium
