@@ -28,20 +28,33 @@ pub struct Burst<'a> {
     ids: &'a IdMaker,
     log: &'a dyn EventLogSettings,
     sealer: Sealer,
+    limits: Limits,
     now: Millis,
     units: u32,
     /// The topic sealed last and its partitions: a burst is of one topic nearly always.
     known: Option<(Topic, u32)>,
 }
 
-/// What a burst asks the store: how many partitions a topic has.
+/// What a burst asks the store: how many partitions a topic has, and a limit of its own.
 pub(crate) trait EventLogSettings: Send + Sync {
-    fn partitions(&self, topic: &Topic) -> u32;
+    fn of(&self, topic: &Topic) -> (u32, Option<u64>);
 }
 
 impl<T: EventLog + ?Sized> EventLogSettings for std::sync::Arc<T> {
-    fn partitions(&self, topic: &Topic) -> u32 {
-        self.settings(topic).partitions
+    fn of(&self, topic: &Topic) -> (u32, Option<u64>) {
+        let settings = self.settings(topic);
+        (settings.partitions, settings.max_event_bytes)
+    }
+}
+
+/// No limit at all: for what the hub itself has to write, which must not fail for its size.
+pub(crate) const UNLIMITED: Limits = Limits { max_event_bytes: usize::MAX };
+
+/// The stricter of the hub's limit and the topic's.
+fn stricter(hub: Limits, topic: Option<u64>) -> Limits {
+    match topic.and_then(|most| usize::try_from(most).ok()) {
+        Some(most) if hub != UNLIMITED => Limits { max_event_bytes: hub.max_event_bytes.min(most) },
+        _ => hub,
     }
 }
 
@@ -53,7 +66,7 @@ impl std::fmt::Debug for dyn EventLogSettings + '_ {
 
 impl<'a> Burst<'a> {
     pub(crate) fn new(ids: &'a IdMaker, log: &'a dyn EventLogSettings, limits: Limits, now: Millis) -> Self {
-        Self { ids, log, sealer: Sealer::new(limits), now, units: 0, known: None }
+        Self { ids, log, sealer: Sealer::new(limits), limits, now, units: 0, known: None }
     }
 
     /// How many units were added.
@@ -96,7 +109,8 @@ impl<'a> Burst<'a> {
         let partitions = match &self.known {
             Some((topic, partitions)) if *topic == draft.topic => *partitions,
             _ => {
-                let partitions = self.log.partitions(&draft.topic);
+                let (partitions, most) = self.log.of(&draft.topic);
+                self.sealer.limit(stricter(self.limits, most));
                 self.known = Some((draft.topic.clone(), partitions));
                 partitions
             }

@@ -102,6 +102,11 @@ impl Bus {
         self.core.clock.now()
     }
 
+    /// Whether the hub is shutting down: nothing is taken any more.
+    pub fn is_draining(&self) -> bool {
+        self.core.draining.load(Ordering::Acquire)
+    }
+
     /// Begins a burst of publishes; [`Bus::commit`] appends it.
     pub fn burst(&self) -> Burst<'_> {
         Burst::new(&self.core.ids, &self.core.store, self.core.limits, self.core.wall())

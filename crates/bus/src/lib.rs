@@ -27,6 +27,7 @@
 mod burst;
 mod bus;
 mod clock;
+mod compaction;
 pub mod dispatcher;
 mod error;
 mod fan_in;
@@ -42,6 +43,7 @@ mod typed;
 
 pub use burst::{Burst, Placed, Published};
 pub use bus::{Bus, BusOptions, Request, TopicGate};
+pub use compaction::{COMPACTOR_GROUP, Compacted, Compactor, run_compactors};
 pub use dispatcher::{Answer, Receipt};
 pub use error::Error;
 pub use handler::{Handling, Running};

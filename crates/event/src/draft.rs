@@ -50,6 +50,11 @@ impl Sealer {
         Self { limits, buffer: Vec::new(), sealed: Vec::new() }
     }
 
+    /// Keeps `limits` from here on.
+    pub fn limit(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
     /// How many events are sealed so far.
     pub fn len(&self) -> usize {
         self.sealed.len()

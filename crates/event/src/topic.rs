@@ -65,6 +65,14 @@ impl Topic {
         self.0.ends_with(SNAPSHOT)
     }
 
+    /// The topic that holds its state by key, `….snapshot`.
+    ///
+    /// # Errors
+    /// `bad_topic`: the name is so long that there is no room for the suffix.
+    pub fn snapshot(&self) -> Result<Topic, Invalid> {
+        Topic::parse(&format!("{}{SNAPSHOT}", self.0))
+    }
+
     /// The topic its dead letters go to.
     #[must_use]
     pub fn dead_letter(&self) -> Topic {
@@ -96,6 +104,13 @@ impl serde::Serialize for Topic {
     }
 }
 
+impl<'de> serde::Deserialize<'de> for Topic {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Topic;
@@ -111,6 +126,16 @@ mod tests {
             let refused = Topic::parse(bad).expect_err(bad);
             assert_eq!((refused.code, refused.field.as_str()), (Code::BadTopic, "topic"));
         }
+    }
+
+    #[test]
+    fn a_topic_has_a_snapshot_topic_where_there_is_room_for_its_name() {
+        let state = Topic::parse("process.state").expect("valid");
+        let snapshot = state.snapshot().expect("short enough");
+        assert_eq!(snapshot.as_str(), "process.state.snapshot");
+        assert!(snapshot.is_snapshot() && !state.is_snapshot());
+        let refused = Topic::parse(&"x".repeat(250)).expect("valid").snapshot().expect_err("too long");
+        assert_eq!(refused.code, Code::BadTopic);
     }
 
     #[test]

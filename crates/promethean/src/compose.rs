@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use promethean_bus::{Bus, BusOptions, Limits};
+use promethean_bus::{Bus, BusOptions, Limits, run_compactors};
 use promethean_event::Millis;
 use promethean_gateway::auth::Authenticator;
 use promethean_gateway::limits::Quotas;
@@ -74,7 +74,8 @@ pub(crate) fn hub(config: &Config, store: Arc<dyn Store>) -> Result<Arc<Hub>, Fa
     Ok(Arc::new(hub))
 }
 
-/// Serves every listener in a task of its own, keeps the signing keys fresh and takes samples for the charts.
+/// Serves every listener in a task of its own, keeps the signing keys fresh, takes samples for the charts and runs the
+/// compactors of topics that are to have snapshots.
 pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
     for serving in listeners {
         let router = router(hub, &serving);
@@ -83,6 +84,8 @@ pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
     let auth = hub.auth.clone();
     tokio::spawn(async move { auth.run().await });
     tokio::spawn(ops::sample(Arc::clone(hub)));
+    // Where several hubs share a store, the one that owns the topic has to answer yes here, alone.
+    tokio::spawn(run_compactors(hub.bus.clone(), |_| true));
 }
 
 /// What one listener answers.

@@ -23,7 +23,7 @@ pub use event_log::{Appended, EventLog, KeySnapshot, Outcome, Page, Place, ReadM
 pub use group_state::{Done, GroupState, Mark, SnapshotState, Unfinished};
 pub use group_store::{GroupStore, Saved, Version};
 pub use ranges::Ranges;
-pub use settings::{Compaction, Retention, TopicSettings};
+pub use settings::{Compaction, Retention, SnapshotJob, TopicSettings};
 
 /// What an engine's operations return: a boxed future, so that engines can be named at run time only.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;

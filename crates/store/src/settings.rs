@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use promethean_event::DEFAULT_PARTITIONS;
+use promethean_event::{DEFAULT_PARTITIONS, Invalid, Topic};
 use serde::{Deserialize, Serialize};
 
 /// What may be set for a topic. Everything has a default that keeps everything.
@@ -16,11 +16,23 @@ pub struct TopicSettings {
     pub retention: Retention,
     /// Whether only the latest event of each key stays.
     pub compaction: Option<Compaction>,
+    /// Whether the state by key is written to a topic of its own, every so often.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotJob>,
+    /// The largest event, where it is less than the hub's limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_event_bytes: Option<u64>,
 }
 
 impl Default for TopicSettings {
     fn default() -> Self {
-        Self { partitions: DEFAULT_PARTITIONS, retention: Retention::default(), compaction: None }
+        Self {
+            partitions: DEFAULT_PARTITIONS,
+            retention: Retention::default(),
+            compaction: None,
+            snapshot: None,
+            max_event_bytes: None,
+        }
     }
 }
 
@@ -47,5 +59,53 @@ pub struct Compaction {
 impl Default for Compaction {
     fn default() -> Self {
         Self { tombstone_grace: Duration::from_secs(24 * 3600) }
+    }
+}
+
+/// The state of a topic by key, kept on a topic of its own: what changed is written every `interval`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SnapshotJob {
+    /// Where to; `<topic>.snapshot` where it is left out.
+    pub topic: Option<Topic>,
+    /// How often.
+    pub interval: Duration,
+    /// Only these keys; empty: all.
+    pub keys: Vec<String>,
+}
+
+impl Default for SnapshotJob {
+    fn default() -> Self {
+        Self { topic: None, interval: Duration::from_secs(30), keys: Vec::new() }
+    }
+}
+
+impl SnapshotJob {
+    /// The topic that the state of `source` goes to.
+    ///
+    /// # Errors
+    /// `bad_topic`: the name of `source` leaves no room for the suffix.
+    pub fn target(&self, source: &Topic) -> Result<Topic, Invalid> {
+        self.topic.clone().map_or_else(|| source.snapshot(), Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_an_earlier_version_saved_are_read_and_new_ones_come_back() {
+        let old = r#"{"partitions":4,"max_age":{"secs":3,"nanos":0},"max_bytes":null,"max_events":7,"compaction":{"tombstone_grace":{"secs":5,"nanos":0}}}"#;
+        let read: TopicSettings = serde_json::from_str(old).expect("readable");
+        assert_eq!((read.partitions, read.retention.max_events, read.snapshot.as_ref()), (4, Some(7), None));
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), old, "what is not used is not written");
+        let topic = Topic::parse("state.of.it").expect("a topic");
+        let snapshot = SnapshotJob { topic: Some(topic), keys: vec!["a".into()], ..SnapshotJob::default() };
+        let new = TopicSettings { snapshot: Some(snapshot), max_event_bytes: Some(9), ..read };
+        let text = serde_json::to_string(&new).expect("JSON");
+        assert_eq!(serde_json::from_str::<TopicSettings>(&text).expect("readable"), new);
+        let bad = text.replace("state.of.it", "state of it");
+        assert!(serde_json::from_str::<TopicSettings>(&bad).is_err(), "a topic is a topic also here");
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use promethean_event::{Draft, Event, EventId, Limits, Seq, payload_of};
+use promethean_event::{Draft, Event, EventId, Seq, payload_of};
 use promethean_store::{Outcome, ReadMax};
 
 use super::Runner;
 use crate::dispatcher::{Command, DeadLetter, Deliver, Dispatcher};
-use crate::{Burst, Given};
+use crate::{Burst, Given, burst};
 
 impl Runner {
     /// Carries out `commands`, and what follows from them, except that it does not ask for more.
@@ -193,8 +193,7 @@ impl Runner {
         draft.options.id = Some(EventId::derived(&parts));
         draft.options.key = original.key().map(|key| std::borrow::Cow::Owned(key.into_owned()));
         draft.options.caused_by = vec![original.id];
-        let limits = Limits { max_event_bytes: usize::MAX };
-        let mut burst = Burst::new(&self.core.ids, store, limits, now);
+        let mut burst = Burst::new(&self.core.ids, store, burst::UNLIMITED, now);
         burst.add(&draft).map_err(|error| error.to_string())?;
         let (events, _) = burst.finish();
         match store.append(events).await.map_err(|error| error.to_string())?.pop() {

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod common;
+mod compaction;
 mod delivery;
 mod fan_in;
 mod seed;

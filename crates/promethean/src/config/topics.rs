@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use promethean_event::Topic;
-use promethean_store::{Compaction, Retention, TopicSettings};
+use promethean_store::{Compaction, Retention, SnapshotJob, TopicSettings};
 use serde::Deserialize;
 
 use super::{ConfigError, units};
@@ -21,6 +21,15 @@ struct Table {
     max_events: Option<u64>,
     compaction: bool,
     tombstone_grace: Option<String>,
+    snapshot: bool,
+    #[serde(alias = "snapshotTopic")]
+    snapshot_topic: Option<String>,
+    snapshot_interval: Option<String>,
+    #[serde(rename = "intervalMs")]
+    interval_ms: Option<u64>,
+    #[serde(alias = "batchKeys")]
+    snapshot_keys: Option<Vec<String>>,
+    max_event_bytes: Option<Size>,
 }
 
 /// `1073741824` or `"1GiB"`.
@@ -37,12 +46,14 @@ pub(crate) fn parse(tables: &toml::Table) -> Result<BTreeMap<Topic, TopicSetting
         let at = |reason: String| ConfigError::new(&format!("topics.{name:?}"), reason);
         let topic = Topic::parse(name).map_err(|invalid| at(invalid.to_string()))?;
         let table: Table = table.clone().try_into().map_err(|error: toml::de::Error| at(error.message().to_owned()))?;
-        topics.insert(topic, settings(table).map_err(at)?);
+        let settings = settings(&topic, table).map_err(at)?;
+        topics.insert(topic, settings);
     }
     Ok(topics)
 }
 
-fn settings(table: Table) -> Result<TopicSettings, String> {
+fn settings(topic: &Topic, table: Table) -> Result<TopicSettings, String> {
+    let snapshot = snapshot_job(topic, &table)?;
     let partitions = table.partitions.unwrap_or(promethean_event::DEFAULT_PARTITIONS);
     if partitions == 0 {
         return Err("partitions must be at least 1".into());
@@ -56,11 +67,8 @@ fn settings(table: Table) -> Result<TopicSettings, String> {
         }
         (None, None) => None,
     };
-    let max_bytes = match table.max_bytes {
-        Some(Size::Number(bytes)) => Some(bytes),
-        Some(Size::Text(text)) => Some(units::bytes(&text).map_err(|reason| format!("max_bytes: {reason}"))?),
-        None => None,
-    };
+    let max_bytes = table.max_bytes.map(|size| size.bytes("max_bytes")).transpose()?;
+    let max_event_bytes = table.max_event_bytes.map(|size| size.bytes("max_event_bytes")).transpose()?;
     let compaction = match (table.compaction, table.tombstone_grace) {
         (false, Some(_)) => return Err("tombstone_grace needs compaction = true".into()),
         (false, None) => None,
@@ -74,7 +82,57 @@ fn settings(table: Table) -> Result<TopicSettings, String> {
         partitions,
         retention: Retention { max_age, max_bytes, max_events: table.max_events },
         compaction,
+        snapshot,
+        max_event_bytes,
     })
+}
+
+/// The compactor's part: `snapshot = true`, or any of its details.
+fn snapshot_job(source: &Topic, table: &Table) -> Result<Option<SnapshotJob>, String> {
+    let details = [
+        table.snapshot_topic.is_some(),
+        table.snapshot_interval.is_some(),
+        table.interval_ms.is_some(),
+        table.snapshot_keys.is_some(),
+    ];
+    if !table.snapshot && !details.contains(&true) {
+        return Ok(None);
+    }
+    let interval = match (&table.snapshot_interval, table.interval_ms) {
+        (Some(_), Some(_)) => return Err("snapshot_interval and intervalMs say the same: keep one".into()),
+        (Some(text), None) => units::duration(text).map_err(|reason| format!("snapshot_interval: {reason}"))?,
+        (None, Some(ms)) => Duration::from_millis(ms),
+        (None, None) => SnapshotJob::default().interval,
+    };
+    if interval < SHORTEST_INTERVAL {
+        return Err(format!("snapshot_interval must be at least {SHORTEST_INTERVAL:?}"));
+    }
+    let keys = table.snapshot_keys.clone().unwrap_or_default();
+    if keys.len() > MOST_KEYS {
+        return Err(format!("snapshot_keys has {} entries; list at most {MOST_KEYS}, or none for all", keys.len()));
+    }
+    let topic = table.snapshot_topic.as_deref().map(Topic::parse).transpose();
+    let job =
+        SnapshotJob { topic: topic.map_err(|invalid| format!("snapshot_topic: {}", invalid.message))?, interval, keys };
+    match job.target(source) {
+        Ok(target) if target == *source => Err("snapshot_topic must be another topic".into()),
+        Ok(_) => Ok(Some(job)),
+        Err(_) => Err(format!("{source}.snapshot would be too long a name: set snapshot_topic")),
+    }
+}
+
+/// A run costs a look at the topic: more often than this makes no sense.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// Most keys that a table may list.
+const MOST_KEYS: usize = 1_000;
+
+impl Size {
+    fn bytes(self, name: &str) -> Result<u64, String> {
+        match self {
+            Self::Number(bytes) => Ok(bytes),
+            Self::Text(text) => units::bytes(&text).map_err(|reason| format!("{name}: {reason}")),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -101,6 +159,13 @@ mod tests {
             ["kv.set"]
             compaction = true
             tombstone_grace = "1h"
+            snapshotTopic = "kv.now"
+            intervalMs = 5000
+            batchKeys = ["a", "b"]
+            max_event_bytes = "64KiB"
+            ["agent.state"]
+            snapshot = true
+            snapshot_interval = "10s"
             "#,
         )
         .expect("good");
@@ -112,7 +177,14 @@ mod tests {
         let hours = Duration::from_secs(12 * 3600);
         let retention = Retention { max_age: Some(hours), max_bytes: Some(1 << 30), max_events: Some(1000) };
         assert_eq!(orders.retention, retention);
-        assert_eq!(of("kv.set").compaction.map(|c| c.tombstone_grace), Some(Duration::from_secs(3600)));
+        let kv = of("kv.set");
+        assert_eq!(kv.compaction.map(|c| c.tombstone_grace), Some(Duration::from_secs(3600)));
+        let (topic, keys) = (Some(Topic::parse("kv.now").expect("a topic")), vec!["a".to_owned(), "b".to_owned()]);
+        assert_eq!(kv.snapshot, Some(SnapshotJob { topic, interval: Duration::from_secs(5), keys }));
+        assert_eq!(kv.max_event_bytes, Some(64 << 10));
+        let ten = SnapshotJob { interval: Duration::from_secs(10), ..SnapshotJob::default() };
+        assert_eq!(of("agent.state").snapshot, Some(ten));
+        assert_eq!(of("process.state").snapshot, None);
     }
 
     #[test]
@@ -124,6 +196,10 @@ mod tests {
             ("[a]\nmax_age = \"long\"", "max_age"),
             ("[a]\nmax_age = \"1d\"\nretentionDays = 1", "retentionDays"),
             ("[a]\ntombstone_grace = \"1d\"", "compaction"),
+            ("[a]\nsnapshot_topic = \"a b\"", "snapshot_topic"),
+            ("[a]\nsnapshot_topic = \"a\"", "another topic"),
+            ("[a]\nintervalMs = 5", "snapshot_interval"),
+            ("[a]\nintervalMs = 500\nsnapshot_interval = \"1s\"", "intervalMs"),
             ("[a]\nmax_bytes = -1", "topics.\"a\""),
             ("a = 1", "topics.\"a\""),
         ] {

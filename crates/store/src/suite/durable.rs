@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::groups::{group, state};
 use super::*;
-use crate::{Compaction, Retention, Saved, TopicSettings};
+use crate::{Compaction, Retention, Saved, SnapshotJob, TopicSettings};
 
 async fn reopen(place: &dyn Place, store: Arc<dyn Store>) -> Arc<dyn Store> {
     store.close().await.expect("closed");
@@ -58,6 +58,12 @@ pub async fn settings_trims_and_groups_survive_a_reopen(place: Box<dyn Place>) {
             max_events: None,
         },
         compaction: Some(Compaction { tombstone_grace: Duration::from_secs(5) }),
+        snapshot: Some(SnapshotJob {
+            topic: Some(topic("elsewhere")),
+            interval: Duration::from_millis(2_500),
+            keys: vec!["k".to_owned()],
+        }),
+        max_event_bytes: Some(4_096),
     };
     store.set_settings(&topic("empty"), settings.clone()).await.expect("set");
     append(&*store, &vec![event("a"); 6]).await;
@@ -112,4 +118,27 @@ pub async fn what_was_maintained_stays_so_after_a_reopen(place: Box<dyn Place>) 
     store = reopen(&*place, store).await;
     assert_eq!(seqs(&*store, "a").await, [7, 9, 10]);
     assert_eq!(append(&*store, &[event("a")]).await[0].seq, 11);
+}
+
+/// A key that a tombstone removed does not come back when the tombstone itself has gone.
+pub async fn a_removed_key_stays_removed_after_its_tombstone_is_gone(place: Box<dyn Place>) {
+    let mut store = place.open().await.expect("opens");
+    let settings = TopicSettings {
+        compaction: Some(Compaction { tombstone_grace: Duration::from_secs(10) }),
+        ..TopicSettings::default()
+    };
+    store.set_settings(&topic("a"), settings).await.expect("set");
+    append(&*store, &["x", "y", "x"].map(|key| event("a").key(key).appended(1_000))).await;
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    append(&*store, &[event("a").key("x").payload("null").appended(5_000)]).await;
+    for now in [6_000, 20_000] {
+        store.maintain(Millis(now)).await.expect("maintained");
+        store = reopen(&*place, store).await;
+        let live = store.keys(&topic("a"), None, 10).await.expect("paged").items;
+        assert_eq!(live.iter().map(|event| event.seq).collect::<Vec<_>>(), [2], "at {now}");
+        let mut snapshot = store.key_snapshot(&topic("a")).await.expect("opened");
+        assert_eq!((snapshot.cut(), snapshot.next(10).await.expect("read").len()), (4, 1), "at {now}");
+    }
+    assert_eq!(seqs(&*store, "a").await, [2], "the tombstone is gone too");
+    assert_eq!(append(&*store, &[event("a").key("x")]).await[0].seq, 5);
 }

@@ -90,6 +90,9 @@ macro_rules! suite {
             compaction_keeps_the_latest_of_each_key
             compaction_keeps_events_without_a_key
             a_tombstone_stays_for_its_grace_and_goes_then
+            a_key_that_comes_back_after_its_tombstone_is_live
+            a_reader_goes_on_while_compaction_takes_events_away
+            retention_does_not_wait_for_a_group_that_is_behind
             settings_are_the_defaults_until_they_are_set
             a_group_is_saved_by_compare_and_set
             of_two_savers_one_wins
@@ -110,6 +113,7 @@ macro_rules! durable_suite {
             settings_trims_and_groups_survive_a_reopen
             many_reopens_lose_nothing
             what_was_maintained_stays_so_after_a_reopen
+            a_removed_key_stays_removed_after_its_tombstone_is_gone
         }
     };
 }

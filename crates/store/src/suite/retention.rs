@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{Compaction, Retention, TopicSettings};
+use crate::{Compaction, GroupState, Retention, Saved, TopicSettings};
 
 /// Before, not at.
 pub async fn a_trim_takes_the_events_before_it_and_their_ids(place: Box<dyn Place>) {
@@ -129,6 +129,82 @@ pub async fn a_tombstone_stays_for_its_grace_and_goes_then(place: Box<dyn Place>
     assert!(store.latest_by_key(&topic("t"), &key).await.expect("looked up")[0].is_none());
     append(&*store, &[event("t").key("a").ts(20_000)]).await;
     assert_eq!(store.latest_by_key(&topic("t"), &key).await.expect("looked up")[0].as_ref().map(|e| e.seq), Some(4));
+}
+
+/// A tombstone is an event of its key like others: what comes after it replaces it.
+pub async fn a_key_that_comes_back_after_its_tombstone_is_live(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    let grace = Compaction { tombstone_grace: Duration::from_secs(10) };
+    set(&*store, Retention::default(), Some(grace)).await;
+    append(&*store, &[event("t").key("a"), event("t").key("a").payload("null"), event("t").key("b")]).await;
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    append(&*store, &[event("t").key("a").payload("5"), event("t").key("b").payload("null")]).await;
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    assert_eq!(
+        seqs(&*store, "t").await,
+        [4, 5],
+        "the tombstone of a went before its grace: it is no longer the latest"
+    );
+    store.maintain(Millis(90_000)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [4]);
+    let latest = store.latest_by_key(&topic("t"), &["a".to_owned(), "b".to_owned()]).await.expect("looked up");
+    assert_eq!(latest[0].as_ref().map(|event| event.payload().to_owned()).as_deref(), Some("5"));
+    assert!(latest[1].is_none());
+}
+
+/// Whoever reads on while events go sees each key's latest, in order, nothing twice.
+pub async fn a_reader_goes_on_while_compaction_takes_events_away(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    set(&*store, Retention::default(), Some(Compaction::default())).await;
+    let (mut next, mut seen) = (1, Vec::new());
+    for round in 0..8_u64 {
+        let keyed: Vec<_> = (0..12).map(|n| event("t").key(((n + round) % 9).to_string())).collect();
+        append(&*store, &keyed).await;
+        let part = store.read(&topic("t"), next, ReadMax::events(5)).await.expect("read");
+        next = part.last().map_or(next, |event| event.seq + 1);
+        seen.extend(part);
+        store.maintain(Millis(2_000)).await.expect("maintained");
+    }
+    loop {
+        let part = store.read(&topic("t"), next, ReadMax::events(5)).await.expect("read");
+        let Some(last) = part.last() else { break };
+        next = last.seq + 1;
+        seen.extend(part);
+    }
+    assert!(seen.windows(2).all(|pair| pair[0].seq < pair[1].seq), "in order, nothing twice");
+    let mut latest = std::collections::BTreeMap::new();
+    for event in &seen {
+        latest.insert(event.key().expect("a key").into_owned(), event.seq);
+    }
+    let live = store.keys(&topic("t"), None, 20).await.expect("paged").items;
+    let expected = live.iter().map(|event| (event.key().expect("a key").into_owned(), event.seq));
+    assert_eq!(latest, expected.collect());
+}
+
+/// What a group has not done is not kept for it: it goes on with what is there, and its state stays as it was saved.
+pub async fn retention_does_not_wait_for_a_group_that_is_behind(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    set(&*store, Retention { max_events: Some(20), ..Retention::default() }, None).await;
+    let (name, behind) = (topic("t"), promethean_event::Group::parse("behind").expect("a group"));
+    append(&*store, &vec![event("t"); 10]).await;
+    let mut state = GroupState { floor: 3, ..GroupState::default() };
+    state.done.insert(6, 7, None);
+    let saved = store.compare_and_set(&name, &behind, 0, state.clone()).await.expect("saved");
+    let Saved::Yes(version) = saved else { panic!("there was none") };
+    for _ in 0..12 {
+        append(&*store, &vec![event("t"); 10]).await;
+        store.maintain(Millis(2_000)).await.expect("maintained");
+    }
+    let first = store.info(&name).await.expect("known").expect("exists").first_seq;
+    assert!(first > 10, "nothing went: {first}");
+    assert_eq!(store.load(&name, &behind).await.expect("loaded"), Some((state.clone(), version)));
+    let next = store.read(&name, state.floor + 1, ReadMax::events(3)).await.expect("read");
+    assert_eq!(next.iter().map(|event| event.seq).collect::<Vec<_>>(), [first, first + 1, first + 2]);
+    state.floor = first;
+    let saved = store.compare_and_set(&name, &behind, version, state).await.expect("saved");
+    assert!(matches!(saved, Saved::Yes(_)), "it can go on");
+    let earliest = store.seek(&name, crate::Seek::Earliest).await.expect("sought").expect("a place");
+    assert_eq!(earliest.done + 1, first);
 }
 
 /// From memory, at once.

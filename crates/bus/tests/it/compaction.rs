@@ -1,0 +1,214 @@
+//! The compactor: the state of a topic by key, on a topic of its own.
+
+use std::time::Duration;
+
+use promethean_bus::{Bus, COMPACTOR_GROUP, Compacted, Compactor, From, SubscribeOptions, run_compactors};
+use promethean_event::Millis;
+use promethean_store::{Compaction, ReadMax, Retention, SnapshotJob, TopicSettings};
+use serde_json::{Value, json};
+
+use crate::common::{bus, drain, earliest, group, publish, publish_keyed, subscribe, topic};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn compactor(bus: &Bus) -> Compactor {
+    Compactor::new(bus, &topic("s"), &SnapshotJob::default()).expect("a compactor")
+}
+
+/// Every event of the snapshot topic: its key and its payload.
+async fn written(bus: &Bus) -> Vec<(String, Value)> {
+    let events = bus.store().read(&topic("s.snapshot"), 1, ReadMax::events(10_000)).await.expect("read");
+    let pair =
+        |event: &promethean_event::Event| (event.key().expect("a key").into_owned(), event.payload_as().expect("JSON"));
+    events.iter().map(pair).collect()
+}
+
+fn wrote(states: u64, tombstones: u64) -> Compacted {
+    Compacted { states, tombstones }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changed_is_written_with_its_time_and_what_is_gone_gets_a_tombstone() {
+    let bus = bus();
+    let mut compactor = compactor(&bus);
+    assert_eq!(compactor.run_once().await, Ok(wrote(0, 0)), "a topic that does not exist");
+    for (key, n) in [("a", 1), ("b", 2), ("a", 3), ("odd \"key\"", 4)] {
+        publish_keyed(&bus, "s", key, n).await;
+    }
+    publish(&bus, "s", 5).await;
+    assert_eq!(compactor.run_once().await, Ok(wrote(3, 0)), "all keys, once");
+    assert_eq!(compactor.run_once().await, Ok(wrote(0, 0)), "nothing changed");
+    let first =
+        bus.store().latest_by_key(&topic("s"), &["a".to_owned()]).await.expect("read").remove(0).expect("there");
+    let expected =
+        |key: &str, payload: i32, ts: Millis| (key.to_owned(), json!({"key": key, "payload": payload, "ts": ts}));
+    let all = written(&bus).await;
+    assert_eq!(all[0], expected("a", 3, first.ts));
+    assert_eq!(all.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["a", "b", "odd \"key\""]);
+
+    publish_keyed(&bus, "s", "b", Value::Null).await;
+    publish_keyed(&bus, "s", "c", 6).await;
+    publish_keyed(&bus, "s", "d", 7).await;
+    publish_keyed(&bus, "s", "d", Value::Null).await;
+    assert_eq!(compactor.run_once().await, Ok(wrote(1, 1)), "a key that came and went between two runs is nobody's");
+    let all = written(&bus).await;
+    assert_eq!(all[3], ("b".to_owned(), Value::Null));
+    assert_eq!((all[4].0.as_str(), &all[4].1["payload"], all.len()), ("c", &json!(6), 5));
+    let cursor = bus.cursor(&topic("s"), &group(COMPACTOR_GROUP)).await.expect("ok").expect("some");
+    assert_eq!(cursor.seq, 9);
+    let settings = bus.store().settings(&topic("s.snapshot"));
+    assert!(settings.compaction.is_some(), "the snapshot topic is compacted itself");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_misses_nothing_and_repeats_nothing() {
+    let bus = bus();
+    for round in 0..5 {
+        for n in 0..200 {
+            publish_keyed(&bus, "s", &format!("k{:03}", (n * 7 + round) % 150), n).await;
+        }
+        publish_keyed(&bus, "s", &format!("k{round:03}"), Value::Null).await;
+        // Each one is new: it knows what is in the log and nothing else.
+        let done = compactor(&bus).run_once().await.expect("written");
+        assert!(done.states > 0 && done.tombstones == u64::from(round > 0), "{done:?}");
+        assert_eq!(compactor(&bus).run_once().await, Ok(wrote(0, 0)));
+        agree(&bus).await;
+    }
+    // The cursor is lost, or moved by hand: it costs a look at everything, nothing else.
+    bus.set_cursor(&topic("s"), &group(COMPACTOR_GROUP), From::Earliest).await.expect("moved");
+    assert_eq!(compactor(&bus).run_once().await, Ok(wrote(0, 0)));
+}
+
+/// The live keys of the snapshot are those of the source, each with its latest payload.
+async fn agree(bus: &Bus) {
+    let source = bus.store().keys(&topic("s"), None, 10_000).await.expect("read").items;
+    let snapshot = bus.store().keys(&topic("s.snapshot"), None, 10_000).await.expect("read").items;
+    let expected: Vec<Value> = source
+        .iter()
+        .map(|event| json!({"key": event.key(), "payload": event.payload_as::<Value>().expect("JSON"), "ts": event.ts}))
+        .collect();
+    let kept: Vec<Value> = snapshot.iter().map(|event| event.payload_as().expect("JSON")).collect();
+    assert_eq!(kept, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compactor_that_was_away_sees_keys_that_left_no_trace() {
+    let bus = bus();
+    let compaction = Some(Compaction { tombstone_grace: SECOND });
+    bus.store().set_settings(&topic("s"), TopicSettings { compaction, ..Default::default() }).await.expect("set");
+    publish_keyed(&bus, "s", "a", 1).await;
+    publish_keyed(&bus, "s", "b", 2).await;
+    let mut running = compactor(&bus);
+    assert_eq!(running.run_once().await, Ok(wrote(2, 0)));
+    publish_keyed(&bus, "s", "a", Value::Null).await;
+    publish_keyed(&bus, "s", "b", 3).await;
+    bus.store().maintain(Millis::now() + 3600 * SECOND).await.expect("maintained");
+    let left = bus.store().read(&topic("s"), 1, ReadMax::events(10)).await.expect("read");
+    assert_eq!(left.iter().map(|event| event.seq).collect::<Vec<_>>(), [4], "the tombstone itself is gone");
+    assert_eq!(compactor(&bus).run_once().await, Ok(wrote(1, 1)));
+    agree(&bus).await;
+    // Retention takes keys without a tombstone.
+    let retention = Retention { max_age: Some(SECOND), ..Default::default() };
+    bus.store()
+        .set_settings(&topic("s"), TopicSettings { compaction, retention, ..Default::default() })
+        .await
+        .expect("set");
+    assert_eq!(running.run_once().await, Ok(wrote(0, 0)));
+    bus.store().maintain(Millis::now() + 3600 * SECOND).await.expect("maintained");
+    assert_eq!(running.run_once().await, Ok(wrote(0, 1)));
+    agree(&bus).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_set_restricts_what_is_written() {
+    let bus = bus();
+    let job = SnapshotJob { topic: Some(topic("s.some")), keys: vec!["a".into(), "x".into()], ..Default::default() };
+    let mut compactor = Compactor::new(&bus, &topic("s"), &job).expect("a compactor");
+    for key in ["a", "b"] {
+        publish_keyed(&bus, "s", key, 1).await;
+    }
+    assert_eq!(compactor.run_once().await, Ok(wrote(1, 0)));
+    publish_keyed(&bus, "s", "a", Value::Null).await;
+    assert_eq!(compactor.run_once().await, Ok(wrote(0, 1)));
+    assert_eq!(compactor.run_once().await, Ok(wrote(0, 0)));
+    assert_eq!(bus.store().info(&topic("s.some")).await.expect("ok").map(|info| info.last_seq), Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_compactors_of_one_topic_write_once() {
+    let bus = bus();
+    for n in 0..100 {
+        publish_keyed(&bus, "s", &format!("k{n}"), n).await;
+    }
+    let (mut one, mut two) = (compactor(&bus), compactor(&bus));
+    let (first, second) = tokio::join!(one.run_once(), two.run_once());
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    assert_eq!(written(&bus).await.len(), 100);
+    publish_keyed(&bus, "s", "k1", Value::Null).await;
+    let (first, second) = tokio::join!(one.run_once(), two.run_once());
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    assert_eq!(written(&bus).await.len(), 101);
+    agree(&bus).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hub_runs_it_for_topics_that_are_set_so_and_as_often_as_they_say() {
+    let bus = bus();
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = std::sync::Arc::clone(&asked);
+    let owns = move |topic: &promethean_event::Topic| {
+        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        topic.as_str() == "s"
+    };
+    let running = tokio::spawn(run_compactors(bus.clone(), owns));
+    publish_keyed(&bus, "s", "a", 1).await;
+    publish_keyed(&bus, "other", "a", 1).await;
+    tokio::time::sleep(20 * SECOND).await;
+    assert!(written(&bus).await.is_empty(), "nobody asked for it");
+    let snapshot = Some(SnapshotJob { interval: 10 * SECOND, ..Default::default() });
+    let settings = TopicSettings { snapshot, ..Default::default() };
+    for name in ["s", "other"] {
+        bus.store().set_settings(&topic(name), settings.clone()).await.expect("set");
+    }
+    tokio::time::sleep(6 * SECOND).await;
+    assert_eq!(written(&bus).await.len(), 1, "soon after the settings were changed");
+    let before = asked.load(std::sync::atomic::Ordering::Relaxed);
+    publish_keyed(&bus, "s", "a", 2).await;
+    tokio::time::sleep(12 * SECOND).await;
+    assert_eq!(written(&bus).await.len(), 2);
+    assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed) - before, 2, "once a topic and interval");
+    assert!(bus.store().info(&topic("other.snapshot")).await.expect("ok").is_none(), "owned by another hub");
+    bus.drain().await;
+    tokio::time::timeout(60 * SECOND, running).await.expect("it ends with the bus").expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_may_have_a_smaller_limit_than_the_hub() {
+    let bus = bus();
+    let settings = TopicSettings { max_event_bytes: Some(300), ..Default::default() };
+    bus.store().set_settings(&topic("s"), settings).await.expect("set");
+    let refused = bus.publish_value(&topic("s"), &"x".repeat(300)).await.expect_err("too large");
+    assert_eq!(refused.code, promethean_bus::Code::TooLarge);
+    assert!(refused.message.contains("300"), "{refused}");
+    publish(&bus, "s", "small").await;
+    publish(&bus, "t", "x".repeat(300)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_behind_what_retention_left_goes_on_with_the_first_event_there_is() {
+    let bus = bus();
+    for n in 1..=100 {
+        publish(&bus, "t", n).await;
+    }
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_in_flight: 4, ..earliest() }).await;
+    assert_eq!(drain(&mut events, 2).await, ["1", "2"]);
+    // Three and four are in flight with it now; five to ninety go unseen.
+    bus.store().trim(&topic("t"), 91).await.expect("trimmed");
+    bus.store().maintain(Millis::now()).await.expect("maintained");
+    drop(events);
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions::default()).await;
+    let expected: Vec<_> = (91..=100).map(|n| n.to_string()).collect();
+    assert_eq!(drain(&mut events, 10).await, expected);
+    let lag = bus.lag(&topic("t"), &group("g")).await.expect("known");
+    assert_eq!((lag.events, lag.cursor.map(|cursor| cursor.seq)), (0, Some(100)), "what is gone does not count as lag");
+}
