@@ -17,7 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::Clock;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
-use crate::runner::{Handle, Input, Runner, seek_of};
+use crate::relay::{Cluster, Origin, RelayError};
+use crate::runner::{self, Handle, Input, seek_of};
 use crate::status::{self, GroupStatus, Lag};
 use crate::subscription::Membership;
 use crate::{Burst, Error, Placed, Published, Subscription, burst};
@@ -51,6 +52,8 @@ pub struct Request {
     pub options: SubscribeOptions,
     /// Which topics it may see, where a pattern could match others; none: all.
     pub gate: Option<TopicGate>,
+    /// Another hub asks, for a subscriber of its own: it is served only where this hub owns the group.
+    pub relayed: Option<Origin>,
 }
 
 /// The handle of the bus. Clones share one bus.
@@ -65,6 +68,7 @@ pub(crate) struct Core {
     pub(crate) ids: IdMaker,
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) cluster: Option<Cluster>,
     limits: Limits,
     runners: Mutex<HashMap<(Topic, Group), Handle, RandomState>>,
     next_subscription: AtomicU64,
@@ -72,10 +76,20 @@ pub(crate) struct Core {
 }
 
 impl Bus {
-    /// A bus over `store`. Needs a Tokio runtime from the first subscription on.
+    /// A bus over `store`, which no other hub uses. Needs a Tokio runtime from the first subscription on.
     pub fn new(store: Arc<dyn Store>, options: BusOptions) -> Self {
+        Self::build(store, options, None)
+    }
+
+    /// A bus over a store that several hubs share.
+    pub fn clustered(store: Arc<dyn Store>, options: BusOptions, cluster: Cluster) -> Self {
+        Self::build(store, options, Some(cluster))
+    }
+
+    fn build(store: Arc<dyn Store>, options: BusOptions, cluster: Option<Cluster>) -> Self {
         let core = Core {
             store,
+            cluster,
             ids: IdMaker::new(),
             clock: Clock::new(),
             metrics: Metrics::new(options.max_series),
@@ -182,7 +196,7 @@ impl Bus {
         group: Option<Group>,
         options: SubscribeOptions,
     ) -> Result<Subscription, Error> {
-        let request = Request { topic: Selector::parse(topic)?, group, options, gate: None };
+        let request = Request { topic: Selector::parse(topic)?, group, options, gate: None, relayed: None };
         let inbox = Inbox::new();
         let (membership, _) = self.attach(request, &inbox).await?;
         Ok(Subscription::new(membership, inbox))
@@ -236,6 +250,14 @@ impl Bus {
         self.core.runner_of(topic, group).is_some()
     }
 
+    /// Whether this hub is alive among the others, where there may be others.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn in_cluster(&self) -> Result<(), StoreError> {
+        self.core.cluster.as_ref().map_or(Ok(()), |cluster| cluster.ownership.ready())
+    }
+
     /// How a group stands on a topic, with what is unfinished; `None`: it has no cursor there.
     ///
     /// # Errors
@@ -254,12 +276,42 @@ impl Bus {
 
     async fn status(&self, topic: &Topic, group: &Group, unfinished: bool) -> Result<Option<GroupStatus>, Error> {
         let ask = |reply| Input::Status { unfinished, reply };
-        let mut status: Option<GroupStatus> = self.core.ask(topic, group, ask).await?;
+        let mut status: Option<GroupStatus> = match &self.core.cluster {
+            Some(cluster) if !self.is_live(topic, group) => {
+                self.status_elsewhere(cluster, topic, group, unfinished).await?
+            }
+            _ => self.core.ask(topic, group, ask).await?,
+        };
         // Zero: nothing of it has been read yet.
         if let Some(status) = status.as_mut().filter(|status| status.lag > 0 && status.lag_age.is_zero()) {
             status.lag_age = self.core.age_after(topic, status.cursor.seq).await?;
         }
         Ok(status)
+    }
+
+    /// How a group stands that has no members here: as its owner says, or as it was saved where it has none.
+    async fn status_elsewhere(
+        &self,
+        cluster: &Cluster,
+        topic: &Topic,
+        group: &Group,
+        unfinished: bool,
+    ) -> Result<Option<GroupStatus>, Error> {
+        let owner = cluster.ownership.owner(topic, group).await.map_err(|error| Error::group(&error))?;
+        if let Some(owner) = owner {
+            match cluster.relays.status(&owner, topic, group, unfinished).await {
+                Ok(status) => return Ok(status),
+                Err(RelayError::Refused(error)) => return Err(error),
+                // It may be gone, or its members may: what was saved is the truth then.
+                Err(RelayError::Lost(reason)) => {
+                    tracing::debug!(%topic, %group, owner = %owner.id, reason, "the owner does not tell");
+                }
+            }
+        }
+        let stored = self.core.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
+        let Some((state, _)) = stored else { return Ok(None) };
+        let info = self.core.store.info(topic).await.map_err(|error| Error::group(&error))?;
+        Ok(Some(runner::saved_status(topic, group, state, info.map_or(0, |info| info.last_seq))))
     }
 
     /// How far a group is behind: no scan, whatever the topic's length.
@@ -330,7 +382,7 @@ impl Core {
         match runners.get(&(topic.clone(), group.clone())) {
             Some(handle) if !handle.is_closed() => handle.clone(),
             _ => {
-                let handle = Runner::spawn(&self, topic, group);
+                let handle = runner::spawn(&self, topic, group);
                 runners.insert((topic.clone(), group.clone()), handle.clone());
                 handle
             }

@@ -102,6 +102,7 @@ async fn join(inner: &Arc<Inner>, topic: &Topic, from: From, tails: &mut JoinSet
             options: inner.member_options(),
             policy: inner.policy(),
             from,
+            relayed: inner.relayed.clone(),
             reply,
         }))
     };

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use promethean_event::{Event, Millis, Topic};
+use promethean_event::{Event, EventId, Millis, Topic};
+use promethean_store::Fence;
 use tokio::sync::Notify;
 
 use crate::Error;
@@ -34,6 +35,15 @@ pub struct Given {
     pub deadline: Millis,
     /// It belongs to a snapshot start.
     pub snapshot: bool,
+    /// In a cluster, until when this hub may pass it on; none: always.
+    pub fence: Option<Fence>,
+}
+
+impl Given {
+    /// Whether it may be passed on at `now`: its lease runs, and the hub that gave it still owns the group.
+    pub fn is_current(&self, now: Millis) -> bool {
+        (self.deadline > now || self.deadline == Millis(0)) && self.fence.as_ref().is_none_or(Fence::holds)
+    }
 }
 
 /// Where deliveries wait. Clones share one queue.
@@ -71,7 +81,7 @@ impl Inbox {
                 && let Some(given) = batch.pop_front()
             {
                 taken += 1;
-                if given.deadline > now || given.deadline == Millis(0) {
+                if given.is_current(now) {
                     events -= 1;
                     bytes = bytes.saturating_sub(given.event.body.len());
                     into.push(given);
@@ -176,7 +186,7 @@ impl Subscriber {
         let queued = self.queued.fetch_add(batch.len(), Ordering::AcqRel) + batch.len();
         self.inbox.push(self, batch);
         if queued > 2 * self.max_in_flight {
-            self.inbox.purge(self, |given| given.deadline > now || given.deadline == Millis(0));
+            self.inbox.purge(self, |given| given.is_current(now));
         }
     }
 
@@ -188,6 +198,11 @@ impl Subscriber {
     /// Drops what waits in the inbox of this topic alone: other topics of the subscription go on.
     pub(crate) fn clear_topic(self: &Arc<Self>, topic: &Topic) {
         self.inbox.purge(self, |given| given.event.topic != *topic);
+    }
+
+    /// Drops what waits in the inbox of these events: they are done.
+    pub(crate) fn clear_events(self: &Arc<Self>, ids: &[EventId]) {
+        self.inbox.purge(self, |given| !ids.contains(&given.event.id));
     }
 
     /// Ends the subscription from the bus's side.

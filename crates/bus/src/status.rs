@@ -6,10 +6,16 @@ use promethean_event::{Cursor, EventId, Group, Millis, Seq, Topic};
 use promethean_store::{GroupState, Mark};
 use serde::Serialize;
 
-use crate::dispatcher::{Counts, MemberId, Unanswered, Why};
+use crate::dispatcher::{Counts, Dispatcher, MemberId, Unanswered, Why};
+use crate::relay::Origin;
 
 pub(crate) fn cursor(topic: &Topic, seq: Seq, last: Mark) -> Cursor {
     Cursor { topic: topic.clone(), last_id: last.map(|(id, _)| id), last_ts: last.map(|(_, ts)| ts), seq }
+}
+
+pub(crate) fn cursor_of(topic: &Topic, dispatcher: &Dispatcher) -> Cursor {
+    let (seq, last) = dispatcher.cursor();
+    cursor(topic, seq, last)
 }
 
 /// How far a group is behind.
@@ -38,7 +44,7 @@ pub struct GroupStatus {
     pub lag: u64,
     /// The age of the oldest event that is not done.
     pub lag_age: Duration,
-    /// Its members on this hub.
+    /// Its members, wherever they are.
     pub members: Vec<MemberStatus>,
     /// Events held by members.
     pub in_flight: usize,
@@ -55,7 +61,7 @@ pub struct GroupStatus {
 }
 
 /// A member of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberStatus {
     /// Its subscription's number.
     pub id: MemberId,
@@ -65,6 +71,8 @@ pub struct MemberStatus {
     pub max_in_flight: usize,
     /// Deliveries to it are stopped.
     pub paused: bool,
+    /// The subscriber of another hub that it stands for.
+    pub origin: Option<Origin>,
 }
 
 /// An event that is not done, and why.

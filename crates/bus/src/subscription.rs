@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use crate::bus::{Core, Request, TopicGate};
 use crate::dispatcher::{Answer, MemberOptions, Policy, Receipt};
 use crate::inbox::{Given, Inbox, Subscriber, SubscriptionId};
+use crate::relay::Origin;
 use crate::runner::Input;
 use crate::{Error, fan_in};
 
@@ -28,6 +29,7 @@ pub(crate) struct Inner {
     pub(crate) options: SubscribeOptions,
     pub(crate) selectors: Vec<Selector>,
     pub(crate) gate: Option<TopicGate>,
+    pub(crate) relayed: Option<Origin>,
     /// The topics it is a member on.
     pub(crate) joined: Mutex<Joined>,
 }
@@ -46,7 +48,7 @@ impl Membership {
         request: Request,
         inbox: &Inbox,
     ) -> Result<(Self, Vec<Cursor>), Error> {
-        let Request { topic, group, options, gate } = request;
+        let Request { topic, group, options, gate, relayed } = request;
         let mut selectors = vec![topic];
         for selector in &options.topics {
             if !selectors.contains(selector) {
@@ -62,6 +64,7 @@ impl Membership {
             options,
             selectors,
             gate,
+            relayed,
             joined: Mutex::default(),
         });
         // From here on, an early return or a cancellation drops the membership, which leaves whatever was joined.
@@ -103,7 +106,7 @@ impl Membership {
     pub async fn ack_up_to(&self, id: EventId, lease: Option<u64>) -> Result<(), Error> {
         let Some(group) = &self.inner.group else { return Ok(()) };
         let topic = self.inner.topic_of(id).await?.ok_or_else(|| Error::unknown_id("upTo", id))?;
-        self.inner.core.ask(&topic, group, |reply| Input::AckUpTo { id, lease, reply }).await
+        self.inner.core.ask(&topic, group, |reply| Input::AckUpTo { by: self.id(), id, lease, reply }).await
     }
 
     /// Stops deliveries to this subscriber, or goes on with them.
@@ -171,7 +174,8 @@ impl Inner {
     async fn answer(&self, ids: Vec<(EventId, Option<u64>)>, answer: Answer) -> Result<Vec<Receipt>, Error> {
         let Some(group) = &self.group else { return Ok(vec![Receipt::Done; ids.len()]) };
         if let [Selector::Topic(topic)] = self.selectors.as_slice() {
-            let input = |reply| Input::Answer { ids: ids.clone(), answer: answer.clone(), reply };
+            let by = self.subscriber.id;
+            let input = |reply| Input::Answer { by, ids: ids.clone(), answer: answer.clone(), reply };
             return self.core.ask(topic, group, input).await;
         }
         let plain: Vec<EventId> = ids.iter().map(|(id, _)| *id).collect();
@@ -188,7 +192,8 @@ impl Inner {
                 continue;
             }
             let of_topic: Vec<_> = indexes.iter().map(|&index| ids[index]).collect();
-            let input = |reply| Input::Answer { ids: of_topic.clone(), answer: answer.clone(), reply };
+            let by = self.subscriber.id;
+            let input = |reply| Input::Answer { by, ids: of_topic.clone(), answer: answer.clone(), reply };
             for (index, receipt) in indexes.iter().zip(self.core.ask(&topic, group, input).await?) {
                 receipts[*index] = receipt;
             }
@@ -222,7 +227,7 @@ impl Subscription {
             let now = self.membership.inner.core.clock.now();
             while let Some(given) = self.taken.pop_front() {
                 // What expired while it waited here is somebody else's by now.
-                if given.deadline > now || given.lease == 0 {
+                if given.is_current(now) {
                     return Ok(Delivery { given, membership: Arc::clone(&self.membership) });
                 }
             }

@@ -68,5 +68,5 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
 
 fn given(inner: &Inner, event: Event, snapshot: bool) -> Given {
     let subscription = inner.subscriber.id;
-    Given { subscription, event, attempt: 1, max_attempts: 0, lease: 0, deadline: Millis(0), snapshot }
+    Given { subscription, event, attempt: 1, max_attempts: 0, lease: 0, deadline: Millis(0), snapshot, fence: None }
 }

@@ -10,6 +10,7 @@ mod group_state;
 mod group_store;
 pub mod log;
 pub mod memory;
+mod ownership;
 mod ranges;
 mod settings;
 #[cfg(feature = "suite")]
@@ -22,6 +23,7 @@ pub use error::{Error, Result};
 pub use event_log::{Appended, EventLog, KeySnapshot, Outcome, Page, Place, ReadMax, Seek, Start, Tail, TopicInfo};
 pub use group_state::{Done, GroupState, Mark, SnapshotState, Unfinished};
 pub use group_store::{GroupStore, Saved, Version};
+pub use ownership::{Beat, Claim, Duty, Fence, Heartbeat, Owned, Ownership, Peer, Terms};
 pub use ranges::Ranges;
 pub use settings::{Compaction, Retention, SnapshotJob, TopicSettings};
 

@@ -5,15 +5,18 @@ use promethean_event::{Code, EventId};
 use super::Runner;
 use super::input::Reply;
 use crate::Error;
-use crate::dispatcher::{Answer, Receipt};
+use crate::dispatcher::{Answer, MemberId, Receipt};
 
 impl Runner {
     pub(super) async fn on_answer(
         &mut self,
-        ids: Vec<(EventId, Option<u64>)>,
+        by: MemberId,
+        mut ids: Vec<(EventId, Option<u64>)>,
         answer: Answer,
         reply: Reply<Vec<Receipt>>,
     ) {
+        let clustered = self.held.is_some() && answer == Answer::Ack;
+        let fenced = clustered && self.members.get(&by).is_some_and(|member| member.fence_acks(&mut ids));
         if let Err(error) = self.load(None).await {
             let _ = reply.send(Err(error));
             return;
@@ -36,7 +39,9 @@ impl Runner {
             let _ = reply.send(Err(error));
             return;
         }
-        if answer == Answer::Ack {
+        if fenced && receipts.contains(&Receipt::LeaseLost) {
+            let _ = reply.send(Err(super::given_again()));
+        } else if answer == Answer::Ack {
             let dirty = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.is_dirty());
             self.saving.after(dirty, move |saved| {
                 let _ = reply.send(saved.map(|()| receipts));

@@ -103,6 +103,9 @@ impl Runner {
 
     fn hand_over(&mut self, deliver: &Deliver, event: Event, max_attempts: u32) {
         if let Some(member) = self.members.get_mut(&deliver.member) {
+            if self.held.is_some() {
+                member.handed.note(event.id, deliver.lease, member.options.max_in_flight);
+            }
             member.outgoing.push_back(Given {
                 subscription: deliver.member,
                 event,
@@ -111,6 +114,7 @@ impl Runner {
                 lease: deliver.lease,
                 deadline: deliver.deadline,
                 snapshot: deliver.snapshot,
+                fence: self.held.as_ref().map(|held| held.fence.clone()),
             });
         }
     }

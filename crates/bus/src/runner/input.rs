@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::{Fatal, Member, Runner};
 use crate::dispatcher::{Answer, MemberId, MemberOptions, Policy, Receipt};
 use crate::inbox::Subscriber;
+use crate::relay::Origin;
 use crate::status::GroupStatus;
 use crate::{Code, Error};
 
@@ -22,10 +23,10 @@ pub(crate) enum Input {
     Leave(MemberId),
     /// Deliveries to a subscriber stop or go on.
     Pause(MemberId, bool),
-    /// Answers to deliveries; a receipt for each.
-    Answer { ids: Vec<(EventId, Option<u64>)>, answer: Answer, reply: Reply<Vec<Receipt>> },
+    /// Answers of a subscriber to deliveries; a receipt for each.
+    Answer { by: MemberId, ids: Vec<(EventId, Option<u64>)>, answer: Answer, reply: Reply<Vec<Receipt>> },
     /// An ack of an event and all before it.
-    AckUpTo { id: EventId, lease: Option<u64>, reply: Reply<()> },
+    AckUpTo { by: MemberId, id: EventId, lease: Option<u64>, reply: Reply<()> },
     /// Moves the group's place.
     Seek { to: From, reply: Reply<Cursor> },
     /// How things stand, with or without what is unfinished.
@@ -34,27 +35,46 @@ pub(crate) enum Input {
     Drain(oneshot::Sender<()>),
 }
 
+impl Input {
+    /// Refuses whatever waits for an answer.
+    pub(crate) fn refuse(self, error: Error) {
+        match self {
+            Input::Join(join) => drop(join.reply.send(Err(error))),
+            Input::Answer { reply, .. } => drop(reply.send(Err(error))),
+            Input::AckUpTo { reply, .. } => drop(reply.send(Err(error))),
+            Input::Seek { reply, .. } => drop(reply.send(Err(error))),
+            Input::Status { reply, .. } => drop(reply.send(Err(error))),
+            Input::Drain(done) => drop(done.send(())),
+            Input::Leave(_) | Input::Pause(..) => {}
+        }
+    }
+}
+
 /// A subscriber comes.
 pub(crate) struct Join {
     pub(crate) subscriber: Arc<Subscriber>,
     pub(crate) options: MemberOptions,
     pub(crate) policy: Policy,
     pub(crate) from: From,
+    pub(crate) relayed: Option<Origin>,
     pub(crate) reply: Reply<Cursor>,
 }
 
 impl Runner {
     pub(super) async fn on_input(&mut self, input: Input) -> Result<(), Fatal> {
         match input {
-            Input::Join(join) => self.on_join(*join).await,
+            Input::Join(join) => self.admit(Member::new(*join)).await,
             Input::Leave(id) => self.on_leave(id),
             Input::Pause(id, paused) => {
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.paused = paused;
+                }
                 if let Some(dispatcher) = &mut self.dispatcher {
                     dispatcher.on_pause(id, paused);
                 }
             }
-            Input::Answer { ids, answer, reply } => self.on_answer(ids, answer, reply).await,
-            Input::AckUpTo { id, lease, reply } => self.on_ack_up_to(id, lease, reply).await,
+            Input::Answer { by, ids, answer, reply } => self.on_answer(by, ids, answer, reply).await,
+            Input::AckUpTo { by: _, id, lease, reply } => self.on_ack_up_to(id, lease, reply).await,
             Input::Seek { to, reply } => self.on_seek(to, reply).await,
             Input::Status { unfinished, reply } => {
                 let status = match self.load(None).await {
@@ -71,36 +91,36 @@ impl Runner {
         Ok(())
     }
 
-    async fn on_join(&mut self, join: Join) {
-        let Join { subscriber, options, policy, from, reply } = join;
-        if let Err(error) = self.load(Some(from)).await {
-            let _ = reply.send(Err(error));
-            return;
+    /// Takes a member in, a new one or one that was here before this hub owned the group.
+    pub(super) async fn admit(&mut self, mut member: Member) {
+        if let Err(error) = self.load(Some(member.from)).await {
+            return member.refuse(error);
         }
         let Some(dispatcher) = &mut self.dispatcher else { return };
         if self.members.is_empty() && dispatcher.snapshot_cut().is_some() && dispatcher.has_read() {
             // The dispatcher reads the snapshot anew under another policy; so does this.
             self.snapshot = None;
         }
-        if let Err((option, in_force)) = dispatcher.on_join(subscriber.id, options, policy) {
+        let id = member.subscriber.id;
+        if let Err((option, in_force)) = dispatcher.on_join(id, member.options, member.policy.clone()) {
             let message = format!(
                 "opts.{option}: the group has members with {option} = {in_force}; use the same, or another group"
             );
-            let _ = reply.send(Err(Error::new(Code::BadRequest, message)));
-            return;
+            return member.refuse(Error::new(Code::BadRequest, message));
         }
-        if subscriber.shared {
-            subscriber.wake_on_room(&self.wake);
+        if member.paused {
+            dispatcher.on_pause(id, true);
         }
-        self.members.insert(subscriber.id, Member { subscriber, charged: 0, outgoing: Default::default() });
-        let cursor = self.dispatcher.as_ref().map(|dispatcher| self.cursor(dispatcher));
-        if let Some(cursor) = cursor
-            && reply.send(Ok(cursor)).is_ok()
-        {
-            return;
+        if member.subscriber.shared {
+            member.subscriber.wake_on_room(&self.wake);
         }
-        // Whoever asked is gone already, its Leave may never come.
-        self.drop_newest_if_orphan();
+        let cursor = crate::status::cursor_of(&self.topic, dispatcher);
+        let known = member.welcome(cursor);
+        self.members.insert(id, member);
+        if !known {
+            // Whoever asked is gone already, its Leave may never come.
+            self.drop_newest_if_orphan();
+        }
     }
 
     fn drop_newest_if_orphan(&mut self) {

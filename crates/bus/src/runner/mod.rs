@@ -5,26 +5,31 @@
 
 mod answer;
 mod deliver;
+mod follower;
+mod handed;
 mod input;
 mod save;
+mod seat;
 mod status;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use promethean_event::{Cursor, Event, From, Group, Millis, Topic};
-use promethean_store::{GroupState, KeySnapshot, Saved, Seek, SnapshotState, Start, Tail, Version};
+use promethean_event::{Code, Cursor, Event, From, Group, Millis, Topic};
+use promethean_store::{Fence, GroupState, KeySnapshot, Owned, Saved, Seek, SnapshotState, Start, Tail, Version};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::Error;
 use crate::bus::Core;
 use crate::dispatcher::{Command, Dispatcher, MemberId};
-use crate::inbox::{Given, Subscriber};
 use crate::metrics::GroupObserver;
 
 pub(crate) use input::{Input, Join};
 use save::Saving;
+pub(crate) use seat::spawn;
+use seat::{Member, Seat};
+pub(crate) use status::saved_status;
 
 /// Most inputs taken before the dispatcher is asked again.
 const INPUTS_AT_ONCE: usize = 256;
@@ -52,44 +57,64 @@ pub(crate) struct Runner {
     read_again: Option<tokio::time::Instant>,
     commands: Vec<Command>,
     metrics: GroupObserver,
+    /// What was claimed; none: no other hub could.
+    held: Option<Held>,
 }
 
-/// A member as the runner sees it.
-struct Member {
-    subscriber: Arc<Subscriber>,
-    /// Of its shared room, what it holds here.
-    charged: usize,
-    outgoing: std::collections::VecDeque<Given>,
+/// A group that this hub has claimed, as its runner knows it.
+struct Held {
+    first_lease: u64,
+    fence: Fence,
+    /// The state at the claim, until it is taken up.
+    state: Option<GroupState>,
+    /// Somebody else has claimed it since.
+    lost: bool,
 }
 
 /// Why a runner ends before its members do.
 struct Fatal(Error);
 
 impl Runner {
-    /// Starts the runner of a group on a topic.
-    pub(crate) fn spawn(core: &Arc<Core>, topic: &Topic, group: &Group) -> Handle {
-        let (handle, inputs) = mpsc::unbounded_channel();
-        let runner = Runner {
-            tail: core.store.watch(topic),
-            core: Arc::clone(core),
-            topic: topic.clone(),
-            group: group.clone(),
+    fn new(seat: Seat, owned: Option<Owned>) -> Self {
+        let Seat { core, topic, group, inputs, members } = seat;
+        let version = owned.as_ref().map_or(0, |owned| owned.version);
+        let held = owned.map(|Owned { first_lease, state, fence, .. }| Held { first_lease, fence, state, lost: false });
+        Self {
+            tail: core.store.watch(&topic),
+            metrics: GroupObserver::new(&core.metrics, &topic, &group),
+            core,
+            topic,
+            group,
             inputs,
             dispatcher: None,
-            version: 0,
-            members: HashMap::new(),
+            version,
+            members,
             wake: Arc::new(Notify::new()),
             snapshot: None,
             saving: Saving::default(),
             read_again: None,
             commands: Vec::new(),
-            metrics: GroupObserver::new(&core.metrics, topic, group),
-        };
-        tokio::spawn(runner.run());
-        handle
+            held,
+        }
     }
 
-    async fn run(mut self) {
+    /// Steps down: nothing more goes out, and whoever waits for a save finds its answer dropped, and asks again.
+    fn into_seat(self) -> Seat {
+        let Self { core, topic, group, inputs, mut members, wake, .. } = self;
+        for member in members.values_mut() {
+            member.outgoing.clear();
+            member.handed.next_owner();
+            member.subscriber.clear_topic(&topic);
+            if member.subscriber.shared {
+                member.subscriber.forget_runner(&wake);
+                member.subscriber.release(std::mem::take(&mut member.charged));
+            }
+        }
+        Seat { core, topic, group, inputs, members }
+    }
+
+    /// Runs a group that no other hub could, to the end.
+    async fn run_alone(mut self) {
         let end = self.serve().await;
         self.inputs.close();
         self.core.forget_runner(&self.topic, &self.group);
@@ -105,6 +130,8 @@ impl Runner {
 
     async fn serve(&mut self) -> Result<(), Fatal> {
         loop {
+            // After a pause of the whole process this is the first thing to be found out.
+            self.must_hold()?;
             let wake_at = self.settle().await?;
             self.start_save();
             if self.is_idle() && self.core.retire_runner(&self.topic, &self.group, &self.inputs) {
@@ -115,6 +142,7 @@ impl Runner {
             tokio::select! {
                 // A flood of inputs must not keep the answers of a save from going out.
                 biased;
+                () = lost(self.held.as_ref()) => {}
                 saved = self.saving.done() => self.on_saved(saved)?,
                 input = self.inputs.recv() => match input {
                     Some(input) => self.take_inputs(input).await?,
@@ -135,6 +163,14 @@ impl Runner {
                 }
                 () = sleep_until(alarm) => {}
             }
+        }
+    }
+
+    /// Whether this hub may still act as the owner.
+    fn must_hold(&self) -> Result<(), Fatal> {
+        match &self.held {
+            Some(held) if held.lost || !held.fence.holds() => Err(Fatal(taken_over())),
+            _ => Ok(()),
         }
     }
 
@@ -212,17 +248,28 @@ impl Runner {
     async fn load(&mut self, from: Option<From>) -> Result<bool, Error> {
         while self.dispatcher.is_none() {
             let store = Arc::clone(&self.core.store);
-            let loaded = store.load(&self.topic, &self.group).await.map_err(|error| Error::group(&error))?;
+            let loaded = match &mut self.held {
+                Some(held) => held.state.take().map(|state| (state, self.version)),
+                None => store.load(&self.topic, &self.group).await.map_err(|error| Error::group(&error))?,
+            };
             if let Some((state, version)) = loaded {
                 self.begin(state, version);
                 break;
             }
             let Some(from) = from else { return Ok(false) };
             let (state, snapshot) = self.first_state(from).await?;
-            let saved = store.compare_and_set(&self.topic, &self.group, 0, state.clone()).await;
-            if let Saved::Yes(version) = saved.map_err(|error| Error::group(&error))? {
-                self.snapshot = snapshot;
-                self.begin(state, version);
+            let saved = store.compare_and_set(&self.topic, &self.group, self.version, state.clone()).await;
+            match saved.map_err(|error| Error::group(&error))? {
+                Saved::Yes(version) => {
+                    self.snapshot = snapshot;
+                    self.begin(state, version);
+                }
+                // Somebody made it meanwhile; who has claimed it knows that it was not this hub.
+                Saved::Conflict if self.held.is_none() => {}
+                Saved::Conflict => {
+                    self.held.iter_mut().for_each(|held| held.lost = true);
+                    return Err(taken_over());
+                }
             }
         }
         Ok(true)
@@ -230,7 +277,8 @@ impl Runner {
 
     fn begin(&mut self, state: GroupState, version: Version) {
         // Leases are numbered by the microsecond: an old number never fits a delivery after a restart.
-        let first_lease = Millis::now().0.saturating_mul(1_000);
+        let by_clock = || Millis::now().0.saturating_mul(1_000);
+        let first_lease = self.held.as_ref().map_or_else(by_clock, |held| held.first_lease);
         let mut dispatcher = Dispatcher::new(state, self.topic.is_dead_letter(), first_lease);
         dispatcher.on_tail(self.tail.borrow().seq);
         self.dispatcher = Some(dispatcher);
@@ -263,9 +311,26 @@ impl Runner {
     }
 
     fn cursor(&self, dispatcher: &Dispatcher) -> Cursor {
-        let (seq, last) = dispatcher.cursor();
-        crate::status::cursor(&self.topic, seq, last)
+        crate::status::cursor_of(&self.topic, dispatcher)
     }
+}
+
+async fn lost(held: Option<&Held>) {
+    match held {
+        Some(held) => held.fence.lost().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is said of an ack whose event an owner before gave out, and the current one again.
+fn given_again() -> Error {
+    let message = "the group has another owner, which has given the event out again; its new holder answers for it";
+    Error::new(Code::AckFailed, message)
+}
+
+/// What whoever still waits is told.
+fn taken_over() -> Error {
+    Error::new(Code::AckFailed, "another hub has taken this group over; subscribe again")
 }
 
 /// The seek that `from` means; a snapshot start has none.

@@ -98,10 +98,7 @@ impl Runner {
                 }
                 Ok(())
             }
-            Some(Ok(Saved::Conflict)) => {
-                let message = "another hub has taken this group over; subscribe again";
-                Err(Fatal(Error::new(Code::AckFailed, message)))
-            }
+            Some(Ok(Saved::Conflict)) => Err(Fatal(super::taken_over())),
             Some(Err(StoreError::Refused(reason))) => {
                 // Nothing was saved and the store works on: say so to whoever waits, and try again by and by.
                 let error = Error::new(Code::AckFailed, reason);

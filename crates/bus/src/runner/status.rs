@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use promethean_event::{Group, Millis, Seq, Topic};
+use promethean_store::GroupState;
+
 use super::Runner;
-use crate::status::{GroupStatus, Holding, MemberStatus};
+use crate::dispatcher::Dispatcher;
+use crate::status::{GroupStatus, Holding, MemberStatus, cursor_of};
 
 /// Most unfinished events that are listed.
 const MOST_SHOWN: usize = 1_000;
@@ -11,26 +15,42 @@ const MOST_SHOWN: usize = 1_000;
 impl Runner {
     pub(super) fn status(&self, unfinished: bool) -> Option<GroupStatus> {
         let dispatcher = self.dispatcher.as_ref()?;
-        let members = dispatcher.members().map(|(id, in_flight, max_in_flight, paused)| MemberStatus {
-            id,
-            in_flight,
-            max_in_flight,
-            paused,
-        });
-        let shown = if unfinished { MOST_SHOWN } else { 0 };
-        Some(GroupStatus {
-            topic: self.topic.clone(),
-            group: self.group.clone(),
-            cursor: self.cursor(dispatcher),
-            lag: dispatcher.lag(),
-            lag_age: dispatcher.oldest_read().map_or(Duration::ZERO, |(_, at)| self.core.wall().since(at)),
-            members: members.collect(),
-            in_flight: dispatcher.in_flight(),
-            waiting: dispatcher.waiting(),
-            max_attempts: dispatcher.max_attempts(),
-            filtered: dispatcher.is_filtered(),
-            unfinished: dispatcher.inspect().take(shown).map(Holding::from).collect(),
-            counts: dispatcher.counts(),
-        })
+        let mut status = status_of(&self.topic, &self.group, dispatcher, self.core.wall(), unfinished);
+        for member in &mut status.members {
+            member.origin = self.members.get(&member.id).and_then(|member| member.relayed.clone());
+        }
+        Some(status)
+    }
+}
+
+/// How a group stands that nobody runs.
+pub(crate) fn saved_status(topic: &Topic, group: &Group, state: GroupState, tail: Seq) -> GroupStatus {
+    let mut dispatcher = Dispatcher::new(state, topic.is_dead_letter(), 0);
+    dispatcher.on_tail(tail);
+    status_of(topic, group, &dispatcher, Millis::now(), true)
+}
+
+fn status_of(topic: &Topic, group: &Group, dispatcher: &Dispatcher, wall: Millis, unfinished: bool) -> GroupStatus {
+    let members = dispatcher.members().map(|(id, in_flight, max_in_flight, paused)| MemberStatus {
+        id,
+        in_flight,
+        max_in_flight,
+        paused,
+        origin: None,
+    });
+    let shown = if unfinished { MOST_SHOWN } else { 0 };
+    GroupStatus {
+        topic: topic.clone(),
+        group: group.clone(),
+        cursor: cursor_of(topic, dispatcher),
+        lag: dispatcher.lag(),
+        lag_age: dispatcher.oldest_read().map_or(Duration::ZERO, |(_, at)| wall.since(at)),
+        members: members.collect(),
+        in_flight: dispatcher.in_flight(),
+        waiting: dispatcher.waiting(),
+        max_attempts: dispatcher.max_attempts(),
+        filtered: dispatcher.is_filtered(),
+        unfinished: dispatcher.inspect().take(shown).map(Holding::from).collect(),
+        counts: dispatcher.counts(),
     }
 }

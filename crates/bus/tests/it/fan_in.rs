@@ -70,6 +70,7 @@ async fn a_gate_is_asked_for_every_topic_also_for_later_ones() {
         group: None,
         options: earliest(),
         gate: Some(Arc::new(|topic| !topic.as_str().contains("secret"))),
+        relayed: None,
     };
     let (_membership, _) = bus.attach(request, &inbox).await.expect("subscribed");
     publish(&bus, "a.secret2", 0).await;
@@ -92,7 +93,8 @@ async fn leaving_one_topic_keeps_what_waits_of_the_others() {
     publish(&bus, "a.two", 2).await;
     let inbox = Inbox::new();
     let topic_name = Selector::parse("a.*").expect("a pattern");
-    let request = Request { topic: topic_name, group: Some(group("g")), options: earliest(), gate: None };
+    let request =
+        Request { topic: topic_name, group: Some(group("g")), options: earliest(), gate: None, relayed: None };
     let (membership, _) = bus.attach(request, &inbox).await.expect("subscribed");
     tokio::time::sleep(Duration::from_millis(50)).await;
     membership.leave(&topic("a.one"));

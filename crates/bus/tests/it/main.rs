@@ -1,6 +1,7 @@
 //! The bus from outside, on the memory engine.
 
 mod bad_input;
+mod cluster;
 mod common;
 mod compaction;
 mod delivery;

@@ -102,8 +102,10 @@ async fn subscribe(
     let policy = Arc::clone(&identity.policy);
     let gate: promethean_bus::TopicGate = Arc::new(move |topic| policy.allows(Action::Subscribe, topic, None));
     let options = SubscribeOptions { from, ..SubscribeOptions::default() };
-    let (membership, _) =
-        hub.bus.attach(Request { topic: selector.clone(), group: None, options, gate: Some(gate) }, inbox).await?;
+    let (membership, _) = hub
+        .bus
+        .attach(Request { topic: selector.clone(), group: None, options, gate: Some(gate), relayed: None }, inbox)
+        .await?;
     Ok(membership)
 }
 

@@ -268,7 +268,7 @@ mod tests {
             group: Group::parse("g").expect("a group"),
             lag: 3,
             lag_age: Duration::from_secs(60),
-            members: vec![MemberStatus { id: 7, in_flight: 1, max_in_flight: 100, paused: false }],
+            members: vec![MemberStatus { id: 7, in_flight: 1, max_in_flight: 100, paused: false, origin: None }],
             in_flight: 1,
             waiting: 0,
             max_attempts: 5,
@@ -322,7 +322,7 @@ mod tests {
             "All 1 places are taken by events that 1 member has not acked. c7 (worker) holds 1, the oldest for 41 s. \
              Ack faster, add members, or raise maxInFlight."
         );
-        full.members.push(MemberStatus { id: 8, in_flight: 0, max_in_flight: 1, paused: true });
+        full.members.push(MemberStatus { id: 8, in_flight: 0, max_in_flight: 1, paused: true, origin: None });
         assert_eq!(explained(&full, 101_000, 0)[0].code, "all_in_flight", "a paused member's room is none");
         full.members[0].paused = true;
         assert_eq!(explained(&full, 101_000, 0)[0].code, "paused");

@@ -47,7 +47,7 @@ impl<'h> Core<'h> {
         let gate = patterns.then(|| self.gate(group.clone()));
         let max_in_flight = options.max_in_flight;
         let about = About { topic: topic.into(), group: group.clone(), selectors, batch, max_in_flight };
-        let request = Request { topic: selector, group, options, gate };
+        let request = Request { topic: selector, group, options, gate, relayed: None };
         let (bus, inbox) = (&self.hub.bus, self.inbox.clone());
         self.joining = true;
         self.barrier =

@@ -70,7 +70,7 @@ impl Core<'_> {
                 continue;
             };
             match subscription.held.pop_front() {
-                Some(given) if is_current(&given, now) => write_all(&mut self.outbox, subscription, &[given], now),
+                Some(given) if given.is_current(now) => write_all(&mut self.outbox, subscription, &[given], now),
                 Some(_) => {}
                 None => {
                     self.resumed.pop_front();
@@ -88,10 +88,6 @@ impl Core<'_> {
             policy.allows(Action::Subscribe, &one.event.topic, group)
         });
     }
-}
-
-fn is_current(given: &Given, now: Millis) -> bool {
-    given.deadline == Millis(0) || given.deadline > now
 }
 
 fn context(given: &Given, now: Millis) -> Context {

@@ -1,0 +1,119 @@
+//! The contract of relays: how a hub has its subscribers served by the hub that owns their group.
+//!
+//! Whoever composes the hub brings [`Relays`]: the bus knows no addresses and no wire. Deliveries come up as data,
+//! through a bounded channel; answers go down by calls.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use promethean_event::{Cursor, Event, EventId, From, Group, Topic};
+use promethean_store::{Fence, Ownership, Peer};
+use tokio::sync::mpsc;
+
+use crate::dispatcher::{Answer, MemberOptions, Policy, Receipt};
+use crate::inbox::SubscriptionId;
+use crate::{Error, GroupStatus};
+
+/// What a hub of a cluster has more than a hub alone.
+#[derive(Clone)]
+pub struct Cluster {
+    /// Says who owns a group.
+    pub ownership: Arc<dyn Ownership>,
+    /// The way to other owners.
+    pub relays: Arc<dyn Relays>,
+}
+
+/// The subscriber behind a member that another hub has sent here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The other hub.
+    pub hub: Arc<str>,
+    /// The subscription's number there.
+    pub subscription: SubscriptionId,
+}
+
+/// What asking another hub returns: a boxed future that borrows nothing.
+pub type Relaying<T> = Pin<Box<dyn Future<Output = Result<T, RelayError>> + Send>>;
+
+/// Why another hub did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RelayError {
+    /// It owns the group and refuses: the subscriber is told.
+    Refused(Error),
+    /// It cannot be reached, or does not own the group any more. Whether it did what it was asked is not known.
+    Lost(String),
+}
+
+/// The way to the owners of groups on other hubs.
+pub trait Relays: Send + Sync + 'static {
+    /// Joins a group at its owner, for one subscriber of this hub. Deliveries come through `join.deliveries`.
+    fn join(&self, owner: &Peer, join: RelayJoin) -> Relaying<(Cursor, Box<dyn Remote>)>;
+
+    /// Moves a group's place.
+    fn seek(&self, owner: &Peer, topic: &Topic, group: &Group, to: From) -> Relaying<Cursor>;
+
+    /// How a group stands, with or without what is unfinished.
+    fn status(&self, owner: &Peer, topic: &Topic, group: &Group, unfinished: bool) -> Relaying<Option<GroupStatus>>;
+}
+
+/// A subscriber that joins a group on another hub.
+pub struct RelayJoin {
+    /// Its number on this hub.
+    pub subscription: SubscriptionId,
+    /// The topic.
+    pub topic: Topic,
+    /// The group.
+    pub group: Group,
+    /// What it may differ in from other members.
+    pub options: MemberOptions,
+    /// What it has to share with them.
+    pub policy: Policy,
+    /// Where to begin while the group has no place.
+    pub from: From,
+    /// It wants no deliveries yet.
+    pub paused: bool,
+    /// Where its deliveries go, and at the end why there are no more.
+    pub deliveries: mpsc::Sender<(SubscriptionId, Relayed)>,
+}
+
+/// What comes from the owner of a group.
+#[derive(Debug)]
+pub enum Relayed {
+    /// Deliveries.
+    Given(Vec<RelayGiven>),
+    /// There are no more: the owner is gone, or is the owner no longer.
+    Lost(String),
+}
+
+/// An event that the owner of a group gives to a subscriber of this hub.
+#[derive(Debug, Clone)]
+pub struct RelayGiven {
+    /// The event.
+    pub event: Event,
+    /// The how-manieth delivery.
+    pub attempt: u32,
+    /// Deliveries before it is dead-lettered; 0: no limit.
+    pub max_attempts: u32,
+    /// The number of this delivery.
+    pub lease: u64,
+    /// How long it may take to be answered.
+    pub left: Duration,
+    /// It belongs to a snapshot start.
+    pub snapshot: bool,
+    /// Until when it may be passed on: the owner gives it to others soon after.
+    pub fence: Fence,
+}
+
+/// A member on another hub. Dropping it leaves; what it holds goes back.
+pub trait Remote: Send + Sync {
+    /// Answers deliveries. What is called first reaches the owner first.
+    fn answer(&self, ids: Vec<(EventId, Option<u64>)>, answer: Answer) -> Relaying<Vec<Receipt>>;
+
+    /// Acks an event and all before it.
+    fn ack_up_to(&self, id: EventId, lease: Option<u64>) -> Relaying<()>;
+
+    /// Stops deliveries or goes on with them.
+    fn pause(&self, paused: bool);
+}

@@ -1,0 +1,451 @@
+//! The subscribers of a group that another hub owns: each is a member there, over a relay.
+//!
+//! Invariants: a subscriber stays whatever happens to its relay, and gets another one; a delivery is passed on only
+//! while its relay may (`Given::fence`); an ack whose answer was lost is sent again, which is harmless, and nothing else
+//! is; room that a subscriber shares over its topics is never overdrawn: what does not fit goes back uncounted.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use promethean_event::{Code, Cursor, EventId, Millis};
+use promethean_store::Peer;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::seat::{End, Member, PATIENCE, Seat, not_the_owner};
+use super::{Input, sleep_until};
+use crate::Error;
+use crate::dispatcher::{Answer, MemberId, Receipt};
+use crate::inbox::Given;
+use crate::relay::{Cluster, RelayError, RelayGiven, RelayJoin, Relayed, Remote};
+
+/// How long after a relay was lost the next one is tried.
+const AGAIN: Duration = Duration::from_millis(300);
+/// How long a subscriber without much room stays without deliveries.
+const REST: Duration = Duration::from_millis(250);
+/// Batches of deliveries that wait here, over all members; a relay waits at the bound.
+const BATCHES: usize = 64;
+/// How long deliveries may take to go back when the hub shuts down.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+type Joined = (MemberId, Result<(Cursor, Box<dyn Remote>), RelayError>);
+
+pub(super) struct Follower {
+    seat: Seat,
+    cluster: Cluster,
+    owner: Peer,
+    remotes: HashMap<MemberId, Attached>,
+    joins: JoinSet<Joined>,
+    joining: HashSet<MemberId>,
+    /// When members without a relay try again.
+    again: Option<Instant>,
+    deliveries: mpsc::Receiver<(MemberId, Relayed)>,
+    sender: mpsc::Sender<(MemberId, Relayed)>,
+    /// Answers under way; one that has to be sent again comes back.
+    answers: JoinSet<Option<Input>>,
+    /// What waits for a relay, and how long. Bounded by what each connection may have under way.
+    waiting: VecDeque<(Instant, Input)>,
+    wake: Arc<Notify>,
+}
+
+/// A member at the owner.
+struct Attached {
+    remote: Box<dyn Remote>,
+    /// What it was given and has not answered: the delivery's number, and until when.
+    held: HashMap<EventId, (u64, Millis)>,
+    /// It has no room; since then the owner gives it nothing.
+    stopped: Option<Instant>,
+}
+
+impl Follower {
+    pub(super) fn new(seat: Seat, cluster: Cluster, owner: Peer) -> Self {
+        let (sender, deliveries) = mpsc::channel(BATCHES);
+        let wake = Arc::new(Notify::new());
+        for member in seat.members.values().filter(|member| member.subscriber.shared) {
+            member.subscriber.wake_on_room(&wake);
+        }
+        Self {
+            seat,
+            cluster,
+            owner,
+            remotes: HashMap::new(),
+            joins: JoinSet::new(),
+            joining: HashSet::new(),
+            again: None,
+            deliveries,
+            sender,
+            answers: JoinSet::new(),
+            waiting: VecDeque::new(),
+            wake,
+        }
+    }
+
+    /// Ends the relays. Whoever waits for an answer finds it dropped, and asks again.
+    pub(super) fn into_seat(mut self) -> Seat {
+        let ids: Vec<MemberId> = self.remotes.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.detach(id));
+        for member in self.seat.members.values().filter(|member| member.subscriber.shared) {
+            member.subscriber.forget_runner(&self.wake);
+        }
+        self.seat
+    }
+
+    pub(super) async fn serve(&mut self) -> End {
+        loop {
+            let now = Instant::now();
+            self.drop_tired(now);
+            self.start_joins(now);
+            self.find_room(now);
+            let Seat { core, topic, group, inputs, members } = &self.seat;
+            let idle = members.is_empty() && self.waiting.is_empty() && self.answers.is_empty();
+            if idle && core.retire_runner(topic, group, inputs) {
+                return End::Retired;
+            }
+            let alarm = self.alarm();
+            tokio::select! {
+                biased;
+                () = self.cluster.ownership.gone(&self.owner) => return End::Moved,
+                Some(joined) = self.joins.join_next() => {
+                    if let Ok((id, result)) = joined
+                        && self.on_joined(id, result).await
+                    {
+                        return End::Moved;
+                    }
+                }
+                Some((id, relayed)) = self.deliveries.recv() => match relayed {
+                    Relayed::Given(given) => self.on_given(id, given),
+                    Relayed::Lost(reason) => {
+                        if self.on_lost(id, &reason).await {
+                            return End::Moved;
+                        }
+                    }
+                },
+                Some(answered) = self.answers.join_next() => {
+                    if let Ok(Some(again)) = answered {
+                        self.waiting.push_back((now + PATIENCE, again));
+                    }
+                }
+                input = self.seat.inputs.recv() => match input {
+                    None => return End::Closed,
+                    Some(Input::Drain(done)) => {
+                        self.dismiss().await;
+                        let _ = done.send(());
+                        return End::Closed;
+                    }
+                    Some(input) => self.on_input(input),
+                },
+                () = self.wake.notified() => {}
+                () = sleep_until(alarm) => {}
+            }
+        }
+    }
+
+    /// When to look again at the latest.
+    fn alarm(&self) -> Option<Instant> {
+        let waiting = self.waiting.front().map(|(until, _)| *until);
+        let stopped = self.remotes.values().filter_map(|one| one.stopped).map(|since| since + REST).min();
+        let tired = self.seat.members.values().filter_map(Member::tired_at).min();
+        [self.again, waiting, stopped, tired].into_iter().flatten().min()
+    }
+
+    fn drop_tired(&mut self, now: Instant) {
+        let Peer { id, address } = self.owner.clone();
+        let unreachable = || {
+            let message =
+                format!("the hub {id} owns the group and cannot be reached at {address}; look at its `advertise`");
+            Error::new(Code::AckFailed, message)
+        };
+        let tired: Vec<MemberId> =
+            self.seat.members.iter().filter(|(_, member)| member.is_tired(now)).map(|(&id, _)| id).collect();
+        for id in tired {
+            if let Some(member) = self.remove(id) {
+                member.refuse(unreachable());
+            }
+        }
+        while let Some((until, _)) = self.waiting.front()
+            && *until <= now
+        {
+            if let Some((_, input)) = self.waiting.pop_front() {
+                input.refuse(unreachable());
+            }
+        }
+    }
+
+    /// Has members join that have no relay.
+    fn start_joins(&mut self, now: Instant) {
+        if self.again.is_some_and(|at| now < at) {
+            return;
+        }
+        self.again = None;
+        for (&id, member) in &self.seat.members {
+            if self.remotes.contains_key(&id) || !self.joining.insert(id) {
+                continue;
+            }
+            let join = RelayJoin {
+                subscription: id,
+                topic: self.seat.topic.clone(),
+                group: self.seat.group.clone(),
+                options: member.options,
+                policy: member.policy.clone(),
+                from: member.from,
+                paused: member.paused,
+                deliveries: self.sender.clone(),
+            };
+            let joining = self.cluster.relays.join(&self.owner, join);
+            self.joins.spawn(async move { (id, joining.await) });
+        }
+    }
+
+    /// Takes a relay up; whether another hub is the owner.
+    async fn on_joined(&mut self, id: MemberId, result: Result<(Cursor, Box<dyn Remote>), RelayError>) -> bool {
+        self.joining.remove(&id);
+        // Gone meanwhile: dropping the relay leaves.
+        let Some(member) = self.seat.members.get_mut(&id) else { return false };
+        match result {
+            Ok((cursor, remote)) => {
+                if !member.welcome(cursor) {
+                    self.remove(id);
+                    return false;
+                }
+                if member.paused {
+                    remote.pause(true);
+                }
+                self.remotes.insert(id, Attached { remote, held: HashMap::new(), stopped: None });
+                self.send_waiting();
+                false
+            }
+            Err(RelayError::Refused(error)) => {
+                if let Some(member) = self.remove(id) {
+                    member.refuse(error);
+                }
+                false
+            }
+            Err(RelayError::Lost(reason)) => self.on_lost(id, &reason).await,
+        }
+    }
+
+    /// A member has lost its relay, or got none; whether another hub is the owner.
+    async fn on_lost(&mut self, id: MemberId, reason: &str) -> bool {
+        let Seat { topic, group, .. } = &self.seat;
+        tracing::debug!(%topic, %group, owner = %self.owner.id, reason, "a relay was lost");
+        let owner = self.cluster.ownership.owner(topic, group).await;
+        self.detach(id);
+        self.again = Some(Instant::now() + AGAIN);
+        // Without an answer: the same one is tried again, until it is known to be gone.
+        owner.is_ok_and(|owner| owner.as_ref() != Some(&self.owner))
+    }
+
+    /// Ends a member's relay; what it was given through it and has not taken is dropped.
+    fn detach(&mut self, id: MemberId) {
+        self.remotes.remove(&id);
+        if let Some(member) = self.seat.members.get_mut(&id) {
+            member.handed.next_owner();
+            member.subscriber.clear_topic(&self.seat.topic);
+            member.subscriber.release(std::mem::take(&mut member.charged));
+        }
+    }
+
+    fn remove(&mut self, id: MemberId) -> Option<Member> {
+        self.detach(id);
+        let member = self.seat.members.remove(&id)?;
+        if member.subscriber.shared {
+            member.subscriber.forget_runner(&self.wake);
+        }
+        Some(member)
+    }
+
+    fn on_given(&mut self, id: MemberId, given: Vec<RelayGiven>) {
+        let (Some(member), Some(attached)) = (self.seat.members.get_mut(&id), self.remotes.get_mut(&id)) else {
+            return;
+        };
+        let now = self.seat.core.clock.now();
+        let mut given = given;
+        if member.subscriber.shared {
+            let room = member.subscriber.reserve();
+            let fits = given.len().min(room);
+            let excess: Vec<_> = given.drain(fits..).map(|one| (one.event.id, Some(one.lease))).collect();
+            member.subscriber.release(room - fits);
+            member.charged += fits;
+            if !excess.is_empty() {
+                // First nothing more, then what is too much: it must not come straight back.
+                attached.stopped = Some(Instant::now());
+                attached.remote.pause(true);
+                let back = Answer::Nack { reason: None, delay: None, release: true };
+                tokio::spawn(attached.remote.answer(excess, back));
+            }
+        }
+        if attached.held.len() > 2 * member.options.max_in_flight {
+            attached.held.retain(|_, (_, until)| *until > now);
+        }
+        let batch: VecDeque<Given> = given
+            .into_iter()
+            .map(|one| {
+                let RelayGiven { event, attempt, max_attempts, lease, left, snapshot, fence } = one;
+                let deadline = now + left;
+                attached.held.insert(event.id, (lease, deadline));
+                member.handed.note(event.id, lease, member.options.max_in_flight);
+                Given { subscription: id, event, attempt, max_attempts, lease, deadline, snapshot, fence: Some(fence) }
+            })
+            .collect();
+        if !batch.is_empty() {
+            member.subscriber.give(batch, now);
+        }
+    }
+
+    /// Lets deliveries go on to members that have room again.
+    fn find_room(&mut self, now: Instant) {
+        let clock = self.seat.core.clock.now();
+        for (id, attached) in &mut self.remotes {
+            let (Some(since), Some(member)) = (attached.stopped, self.seat.members.get_mut(id)) else { continue };
+            let before = attached.held.len();
+            attached.held.retain(|_, (_, until)| *until > clock);
+            let expired = (before - attached.held.len()).min(member.charged);
+            member.charged -= expired;
+            member.subscriber.release(expired);
+            let room = member.subscriber.reserve();
+            member.subscriber.release(room);
+            if room > 0 && (room >= member.options.max_in_flight / 2 || now >= since + REST) {
+                attached.stopped = None;
+                attached.remote.pause(member.paused);
+            } else if now >= since + REST {
+                attached.stopped = Some(now);
+            }
+        }
+    }
+
+    fn on_input(&mut self, input: Input) {
+        match input {
+            Input::Join(join) if join.relayed.is_some() => drop(join.reply.send(Err(not_the_owner()))),
+            Input::Join(join) => {
+                let member = Member::new(*join);
+                if member.subscriber.shared {
+                    member.subscriber.wake_on_room(&self.wake);
+                }
+                self.seat.members.insert(member.subscriber.id, member);
+            }
+            Input::Leave(id) => drop(self.remove(id)),
+            Input::Pause(id, paused) => {
+                if let Some(member) = self.seat.members.get_mut(&id) {
+                    member.paused = paused;
+                }
+                if let Some(attached) = self.remotes.get(&id) {
+                    attached.remote.pause(paused || attached.stopped.is_some());
+                }
+            }
+            Input::Answer { .. } | Input::AckUpTo { .. } => self.forward(input),
+            Input::Seek { to, reply } => {
+                let Seat { topic, group, .. } = &self.seat;
+                let asked = self.cluster.relays.seek(&self.owner, topic, group, to);
+                tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
+            }
+            Input::Status { unfinished, reply } => {
+                let Seat { topic, group, .. } = &self.seat;
+                let asked = self.cluster.relays.status(&self.owner, topic, group, unfinished);
+                tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
+            }
+            Input::Drain(done) => drop(done.send(())),
+        }
+    }
+
+    fn send_waiting(&mut self) {
+        for (_, input) in std::mem::take(&mut self.waiting) {
+            self.forward(input);
+        }
+    }
+
+    /// Sends an answer to the owner, or has it wait for a relay.
+    fn forward(&mut self, input: Input) {
+        let by = match &input {
+            Input::Answer { by, .. } | Input::AckUpTo { by, .. } => *by,
+            _ => return,
+        };
+        let Some(attached) = self.remotes.get_mut(&by) else {
+            return self.waiting.push_back((Instant::now() + PATIENCE, input));
+        };
+        match input {
+            Input::Answer { by, ids, answer, reply } => {
+                let now = self.seat.core.clock.now();
+                let mut answered = 0;
+                for (id, _) in &ids {
+                    match &answer {
+                        Answer::Extend { by } => {
+                            attached.held.get_mut(id).into_iter().for_each(|(_, until)| *until = now + *by);
+                        }
+                        Answer::Ack | Answer::Nack { .. } => {
+                            answered += usize::from(attached.held.remove(id).is_some())
+                        }
+                    }
+                }
+                let mut sending = ids.clone();
+                let member = self.seat.members.get_mut(&by);
+                let fenced =
+                    answer == Answer::Ack && member.as_ref().is_some_and(|member| member.fence_acks(&mut sending));
+                let sent = attached.remote.answer(sending, answer.clone());
+                if let Some(member) = member
+                    && member.subscriber.shared
+                {
+                    let freed = answered.min(member.charged);
+                    member.charged -= freed;
+                    member.subscriber.release(freed);
+                }
+                self.answers.spawn(async move {
+                    let receipts = match sent.await {
+                        Ok(receipts) if fenced && receipts.contains(&Receipt::LeaseLost) => Err(super::given_again()),
+                        Ok(receipts) => Ok(receipts),
+                        Err(RelayError::Refused(error)) => Err(error),
+                        // An ack counts also when it comes late, and once.
+                        Err(RelayError::Lost(_)) if answer == Answer::Ack => {
+                            return Some(Input::Answer { by, ids, answer, reply });
+                        }
+                        // With the relay everything that it held went back.
+                        Err(RelayError::Lost(_)) => Ok(vec![Receipt::NotInFlight; ids.len()]),
+                    };
+                    let _ = reply.send(receipts);
+                    None
+                });
+            }
+            Input::AckUpTo { by, id, lease, reply } => {
+                let sent = attached.remote.ack_up_to(id, lease);
+                self.answers.spawn(async move {
+                    match sent.await {
+                        Err(RelayError::Lost(_)) => return Some(Input::AckUpTo { by, id, lease, reply }),
+                        Err(RelayError::Refused(error)) => drop(reply.send(Err(error))),
+                        Ok(()) => drop(reply.send(Ok(()))),
+                    }
+                    None
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// The hub shuts down: what the members hold goes back without counting.
+    async fn dismiss(&mut self) {
+        let mut back = JoinSet::new();
+        for attached in self.remotes.values_mut() {
+            let held = attached.held.drain().map(|(id, (lease, _))| (id, Some(lease))).collect();
+            attached.remote.pause(true);
+            let released = Answer::Nack { reason: None, delay: None, release: true };
+            back.spawn(attached.remote.answer(held, released));
+        }
+        let _ = tokio::time::timeout(GOODBYE, async { while back.join_next().await.is_some() {} }).await;
+        let ids: Vec<MemberId> = self.seat.members.keys().copied().collect();
+        for id in ids {
+            if let Some(member) = self.remove(id) {
+                member.refuse(Error::shutting_down());
+            }
+        }
+    }
+}
+
+/// What whoever asked for something else than an answer is told.
+fn told(error: RelayError) -> Error {
+    match error {
+        RelayError::Refused(error) => error,
+        RelayError::Lost(reason) => {
+            Error::new(Code::AckFailed, format!("the hub that owns the group did not answer: {reason}; ask again"))
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The place of a group on this hub: its subscribers here, and who serves them.
+//!
+//! A hub alone serves them itself, always. In a cluster the group is claimed first: granted, a [`Runner`] serves them;
+//! else a [`Follower`] has them served by the owner. When the owner changes, the subscribers stay seated and are
+//! served by the next one: they notice a pause.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use promethean_event::{Code, Cursor, EventId, From, Group, Topic};
+use promethean_store::{Claim, Error as StoreError, Owned, Peer};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::follower::Follower;
+use super::handed::Handed;
+use super::input::Reply;
+use super::{Fatal, Handle, Input, Join, Runner, sleep_until};
+use crate::Error;
+use crate::bus::Core;
+use crate::dispatcher::{MemberId, MemberOptions, Policy};
+use crate::inbox::{Given, Subscriber};
+use crate::relay::{Cluster, Origin};
+
+/// How long whoever asks waits for an owner that can be reached: a little longer than a failover takes.
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// The waits between claims that failed.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// What stays when the owner changes.
+pub(super) struct Seat {
+    pub(super) core: Arc<Core>,
+    pub(super) topic: Topic,
+    pub(super) group: Group,
+    pub(super) inputs: mpsc::UnboundedReceiver<Input>,
+    pub(super) members: HashMap<MemberId, Member>,
+}
+
+/// A subscriber of this hub, or one that another hub has sent.
+pub(super) struct Member {
+    pub(super) subscriber: Arc<Subscriber>,
+    pub(super) options: MemberOptions,
+    pub(super) policy: Policy,
+    pub(super) from: From,
+    pub(super) relayed: Option<Origin>,
+    pub(super) paused: bool,
+    /// Who waits to hear that it has joined.
+    reply: Option<Reply<Cursor>>,
+    since: Instant,
+    /// Of its shared room, what it holds here.
+    pub(super) charged: usize,
+    pub(super) outgoing: VecDeque<Given>,
+    /// In a cluster, what it was given by which owner.
+    pub(super) handed: Handed,
+}
+
+impl Member {
+    pub(super) fn new(join: Join) -> Self {
+        let Join { subscriber, options, policy, from, relayed, reply } = join;
+        Self {
+            subscriber,
+            options,
+            policy,
+            from,
+            relayed,
+            paused: false,
+            reply: Some(reply),
+            since: Instant::now(),
+            charged: 0,
+            outgoing: VecDeque::new(),
+            handed: Handed::default(),
+        }
+    }
+
+    /// It has joined; `false`: whoever asked for that is gone.
+    pub(super) fn welcome(&mut self, cursor: Cursor) -> bool {
+        self.reply.take().is_none_or(|reply| reply.send(Ok(cursor)).is_ok())
+    }
+
+    /// It cannot join, or not again.
+    pub(super) fn refuse(self, error: Error) {
+        match self.reply {
+            Some(reply) => drop(reply.send(Err(error))),
+            None => self.subscriber.end(error),
+        }
+    }
+
+    /// Puts the lease to acks of what an owner before gave; whether there was one.
+    pub(super) fn fence_acks(&self, ids: &mut [(EventId, Option<u64>)]) -> bool {
+        let mut fenced = false;
+        for (id, lease) in ids.iter_mut().filter(|(_, lease)| lease.is_none()) {
+            *lease = self.handed.stale(*id);
+            fenced |= lease.is_some();
+        }
+        let again: Vec<EventId> = ids.iter().map(|(id, _)| *id).filter(|id| self.handed.came_again(*id)).collect();
+        if !again.is_empty() {
+            self.subscriber.clear_events(&again);
+        }
+        fenced
+    }
+
+    /// When whoever asked for it has waited long enough.
+    pub(super) fn tired_at(&self) -> Option<Instant> {
+        self.reply.as_ref().map(|_| self.since + PATIENCE)
+    }
+
+    /// Whether whoever asked for it has waited long enough, or waits no more.
+    pub(super) fn is_tired(&self, now: Instant) -> bool {
+        self.reply.as_ref().is_some_and(|reply| reply.is_closed() || now >= self.since + PATIENCE)
+    }
+}
+
+/// How serving a seat has ended.
+pub(super) enum End {
+    /// Nobody is left, and the registry has forgotten the seat.
+    Retired,
+    /// The hub shuts down.
+    Closed,
+    /// Somebody else may be the owner now.
+    Moved,
+}
+
+/// Starts what serves a group on a topic.
+pub(crate) fn spawn(core: &Arc<Core>, topic: &Topic, group: &Group) -> Handle {
+    let (handle, inputs) = mpsc::unbounded_channel();
+    let seat =
+        Seat { core: Arc::clone(core), topic: topic.clone(), group: group.clone(), inputs, members: HashMap::new() };
+    match &core.cluster {
+        None => drop(tokio::spawn(Runner::new(seat, None).run_alone())),
+        Some(cluster) => drop(tokio::spawn(seat.run(cluster.clone()))),
+    }
+    handle
+}
+
+impl Seat {
+    /// Claims, and serves as owner or follower, until nobody is left.
+    async fn run(mut self, cluster: Cluster) {
+        let mut wait = SHORTEST;
+        loop {
+            let claimed = cluster.ownership.claim(&self.topic, &self.group).await;
+            let (seat, end) = match claimed {
+                Ok(Claim::Owned(owned)) => {
+                    wait = SHORTEST;
+                    self.own(&cluster, *owned).await
+                }
+                Ok(Claim::Other(owner)) => {
+                    wait = SHORTEST;
+                    self.follow(&cluster, owner).await
+                }
+                Err(StoreError::Closed(_)) => (self, End::Closed),
+                Err(error) => {
+                    tracing::warn!(topic = %self.topic, group = %self.group, %error, "the group cannot be claimed");
+                    let end = self.wait(&Error::group(&error), wait).await;
+                    wait = (wait * 2).min(LONGEST);
+                    (self, end)
+                }
+            };
+            self = seat;
+            match end {
+                End::Moved => {}
+                End::Retired => return,
+                End::Closed => break,
+            }
+        }
+        self.inputs.close();
+        self.core.forget_runner(&self.topic, &self.group);
+        for (_, member) in self.members.drain() {
+            member.refuse(Error::shutting_down());
+        }
+    }
+
+    /// Serves as the owner.
+    async fn own(self, cluster: &Cluster, owned: Owned) -> (Self, End) {
+        let epoch = owned.epoch;
+        tracing::debug!(topic = %self.topic, group = %self.group, epoch, "this hub owns the group");
+        let mut runner = Runner::new(self, Some(owned));
+        let end = runner.serve_seated().await;
+        let seat = runner.into_seat();
+        match end {
+            Err(Fatal(error)) => {
+                tracing::warn!(topic = %seat.topic, group = %seat.group, epoch, %error, "stepping down");
+                (seat, End::Moved)
+            }
+            Ok(()) => {
+                // Nobody needs to wait for the lease to run out. A claim that came since has another epoch.
+                let released = cluster.ownership.release(&seat.topic, &seat.group, epoch).await;
+                if let Err(error) = released {
+                    tracing::debug!(topic = %seat.topic, group = %seat.group, %error, "the group stays claimed");
+                }
+                (seat, End::Retired)
+            }
+        }
+    }
+
+    /// Has the subscribers served by another hub.
+    async fn follow(mut self, cluster: &Cluster, owner: Peer) -> (Self, End) {
+        // What another hub has sent here is sent back: it asks who the owner is.
+        let strangers: Vec<MemberId> =
+            self.members.iter().filter(|(_, member)| member.relayed.is_some()).map(|(&id, _)| id).collect();
+        for id in strangers {
+            if let Some(member) = self.members.remove(&id) {
+                member.refuse(not_the_owner());
+            }
+        }
+        tracing::debug!(topic = %self.topic, group = %self.group, owner = %owner.id, "another hub owns the group");
+        let mut follower = Follower::new(self, cluster.clone(), owner);
+        let end = follower.serve().await;
+        (follower.into_seat(), end)
+    }
+
+    /// Waits before the next claim. Whoever asks meanwhile is told why it does not work.
+    async fn wait(&mut self, error: &Error, wait: Duration) -> End {
+        let until = Instant::now() + wait;
+        let tired: Vec<MemberId> =
+            self.members.iter().filter(|(_, member)| member.is_tired(until)).map(|(&id, _)| id).collect();
+        for id in tired {
+            if let Some(member) = self.members.remove(&id) {
+                member.refuse(error.clone());
+            }
+        }
+        loop {
+            if self.members.is_empty() && self.core.retire_runner(&self.topic, &self.group, &self.inputs) {
+                return End::Retired;
+            }
+            tokio::select! {
+                () = sleep_until(Some(until)) => return End::Moved,
+                input = self.inputs.recv() => match input {
+                    None => return End::Closed,
+                    Some(Input::Drain(done)) => {
+                        let _ = done.send(());
+                        return End::Closed;
+                    }
+                    Some(Input::Join(join)) => {
+                        let member = Member::new(*join);
+                        self.members.insert(member.subscriber.id, member);
+                    }
+                    Some(Input::Leave(id)) => drop(self.members.remove(&id)),
+                    Some(Input::Pause(id, paused)) => {
+                        self.members.get_mut(&id).into_iter().for_each(|member| member.paused = paused);
+                    }
+                    Some(other) => other.refuse(error.clone()),
+                },
+            }
+        }
+    }
+}
+
+impl Runner {
+    /// Takes in whoever was seated before, and serves.
+    async fn serve_seated(&mut self) -> Result<(), Fatal> {
+        for (_, member) in std::mem::take(&mut self.members) {
+            self.admit(member).await;
+        }
+        self.serve().await
+    }
+}
+
+/// What another hub is told that has sent a subscriber here.
+pub(super) fn not_the_owner() -> Error {
+    Error::new(Code::ShuttingDown, "this hub does not own the group any more; ask which one does")
+}
