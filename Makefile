@@ -7,10 +7,10 @@ CARGO ?= cargo
 NPM   ?= npm
 ARGS  ?=
 
-.PHONY: help run build web test check lint unit e2e browser bench torture fuzz clean
+.PHONY: help run build web test check lint unit e2e browser bench bench-compare torture fuzz clean
 
 help: ## Shows the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: build ## Builds the hub and starts it (ARGS="--ws-port 0" passes flags on)
 	./target/release/promethean serve $(ARGS)
@@ -46,26 +46,4 @@ lint: ## Format, clippy, documentation, all without warnings
 
 unit: ## All Rust tests, the end-to-end ones with the real binary included
 	$(CARGO) build --workspace --bins --examples
-	$(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test --workspace
-	scripts/run-examples.sh
-
-browser: web ## The SDK on Node and the dashboard in a real Chromium
-	scripts/install-chromium.sh
-	cd sdk/typescript && $(NPM) test --silent
-	cd dashboard && $(NPM) test --silent
-	scripts/browser-tests.sh
-
-bench: build ## The bars of the issues, each beside its number
-	$(CARGO) run --release -p promethean-bench --bin bus
-	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin hub
-	$(CARGO) run --release -p promethean-store --features suite --example bench_log
-
-torture: ## Crash tests for as long as SECONDS says, with printed seeds
-	$(CARGO) run --release -p promethean-store --features suite --example torture -- --seconds $(or $(SECONDS),600)
-
-fuzz: ## Each fuzz target for 60 seconds
-	scripts/fuzz.sh $(or $(SECONDS),60)
-
-clean: ## Removes what was built
-	$(CARGO) clean
-	rm -rf dashboard/dist dashboard/node_modules sdk/typescript/dist sdk/typescript/node_modules
+	$(CARGO) test --quiet --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build

