@@ -46,4 +46,30 @@ lint: ## Format, clippy, documentation, all without warnings
 
 unit: ## All Rust tests, the end-to-end ones with the real binary included
 	$(CARGO) build --workspace --bins --examples
+	$(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test --workspace
 	$(CARGO) test --quiet --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build
+	scripts/run-examples.sh
+
+browser: web ## The SDK on Node and the dashboard in a real Chromium
+	scripts/install-chromium.sh
+	cd sdk/typescript && $(NPM) test --silent
+	cd dashboard && $(NPM) test --silent
+	scripts/browser-tests.sh
+
+bench: build ## The bars of the issues, each beside its number
+	$(CARGO) run --release -p promethean-bench --bin bus
+	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin hub
+	$(CARGO) run --release -p promethean-store --features suite --example bench_log
+
+bench-compare: build ## Beside NATS JetStream and Redis Streams, one table (ARGS="growth": how cost grows)
+	scripts/bench-compare.sh $(ARGS)
+
+torture: ## Crash tests for as long as SECONDS says, with printed seeds
+	$(CARGO) run --release -p promethean-store --features suite --example torture -- --seconds $(or $(SECONDS),600)
+
+fuzz: ## Each fuzz target for 60 seconds
+	scripts/fuzz.sh $(or $(SECONDS),60)
+
+clean: ## Removes what was built
+	$(CARGO) clean
+	rm -rf dashboard/dist dashboard/node_modules sdk/typescript/dist sdk/typescript/node_modules
