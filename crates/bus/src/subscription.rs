@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use promethean_event::{Code, Cursor, Event, EventId, Group, Selector, SubscribeOptions, Topic};
+use promethean_event::{Code, Cursor, Event, EventId, Group, Identified, Selector, SubscribeOptions, Topic};
 use tokio::task::JoinSet;
 
 use crate::bus::{Core, Request, TopicGate};
@@ -365,5 +365,11 @@ impl Delivery {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+impl Identified for Delivery {
+    fn event_id(&self) -> EventId {
+        self.given.event.id
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use promethean_event::frame::DeliveryContext;
 use promethean_event::frame::ask::GiveBack;
-use promethean_event::{EventId, Millis};
+use promethean_event::{EventId, Identified, Millis};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
@@ -52,6 +52,12 @@ impl Received {
     /// It is not one.
     pub fn payload_as<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.payload.get())
+    }
+}
+
+impl Identified for Received {
+    fn event_id(&self) -> EventId {
+        self.id
     }
 }
 
@@ -113,5 +119,11 @@ impl Delivery {
         let command = Command::Settle { subscription: self.subscription, id: self.event.id, how, reply };
         self.commands.send(command).await.map_err(|_| Error::Closed)?;
         answer.await.unwrap_or(Err(Error::Closed))
+    }
+}
+
+impl Identified for Delivery {
+    fn event_id(&self) -> EventId {
+        self.event.id
     }
 }

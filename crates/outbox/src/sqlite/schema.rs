@@ -1,0 +1,185 @@
+//! The table of the outbox, its indexes, and every statement on it.
+
+use std::fmt::Write as _;
+
+use rusqlite::Connection;
+
+use crate::{Error, Result};
+
+/// What to do where the table is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Schema {
+    /// Make it.
+    Create,
+    /// Say so.
+    Require,
+}
+
+/// The columns, with what a missing one is to be added as.
+const COLUMNS: [(&str, &str); 16] = [
+    // The order in which rows were added: SQLite has one writer at a time.
+    ("seq", "INTEGER PRIMARY KEY"),
+    ("id", "TEXT NOT NULL UNIQUE"),
+    ("topic", "TEXT NOT NULL"),
+    ("key", "TEXT"),
+    // JSON, byte for byte.
+    ("payload", "TEXT NOT NULL"),
+    // A JSON object of strings, and two JSON arrays of strings.
+    ("headers", "TEXT"),
+    ("tags", "TEXT"),
+    ("caused_by", "TEXT"),
+    ("sid", "TEXT"),
+    ("ts", "INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))"),
+    ("status", "TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'claimed', 'sent', 'error'))"),
+    ("claimed_by", "TEXT"),
+    ("lease_until", "INTEGER"),
+    ("attempts", "INTEGER NOT NULL DEFAULT 0"),
+    ("last_err", "TEXT"),
+    ("added", "INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))"),
+];
+
+/// The columns of a row, in the order in which `row.rs` reads them.
+const READ: &str = "seq, id, topic, key, payload, headers, tags, caused_by, sid, ts, status, claimed_by, lease_until, \
+    attempts, last_err";
+
+/// Every statement on one table. Times are epoch milliseconds.
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) table: String,
+    pub(super) add: String,
+    pub(super) is_due: String,
+    pub(super) claim: String,
+    pub(super) extend: String,
+    pub(super) mark_sent: String,
+    pub(super) mark_error: String,
+    pub(super) requeue_expired: String,
+    pub(super) purge_sent: String,
+    pub(super) stats: String,
+    pub(super) list: String,
+    pub(super) retry: String,
+}
+
+impl Statements {
+    pub(super) fn new(table: &str) -> Self {
+        let due = "o.status = 'pending' AND (o.lease_until IS NULL OR o.lease_until <= :now)";
+        Self {
+            table: table.to_owned(),
+            add: format!(
+                "INSERT INTO {table} (id, topic, key, payload, headers, tags, caused_by, sid, ts, added) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
+            ),
+            is_due: format!("SELECT EXISTS (SELECT 1 FROM {table} AS o WHERE {due})"),
+            // In the order they were added. An earlier row of the key that is claimed, or that waits to be tried again,
+            // keeps this one back; one that is merely pending is in this batch too, before it.
+            claim: format!(
+                "WITH due AS (
+                   SELECT o.seq AS seq, octet_length(o.payload) AS bytes FROM {table} AS o
+                   WHERE {due} AND (o.key IS NULL OR NOT EXISTS (
+                     SELECT 1 FROM {table} AS e
+                     WHERE e.lease_until IS NOT NULL AND e.key = o.key AND e.seq < o.seq
+                       AND (e.status = 'claimed' OR e.lease_until > :now)))
+                   ORDER BY o.seq LIMIT :rows),
+                 fitting AS (SELECT seq, SUM(bytes) OVER (ORDER BY seq) - bytes AS before FROM due)
+                 UPDATE {table}
+                 SET status = 'claimed', claimed_by = :worker, lease_until = :until, attempts = attempts + 1
+                 WHERE seq IN (SELECT seq FROM fitting WHERE before < :bytes)
+                 RETURNING {READ}"
+            ),
+            extend: format!(
+                "UPDATE {table} SET lease_until = :until \
+                 WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'claimed' AND claimed_by = :worker"
+            ),
+            mark_sent: format!(
+                "UPDATE {table} SET status = 'sent', claimed_by = NULL, lease_until = NULL \
+                 WHERE id IN (SELECT value FROM json_each(:ids)) AND status <> 'sent'"
+            ),
+            mark_error: format!(
+                "UPDATE {table} SET status = :status, last_err = coalesce(:err, last_err), claimed_by = NULL, \
+                 lease_until = :until, attempts = max(attempts - :back, 0) \
+                 WHERE id = :id AND status = 'claimed' AND claimed_by = :worker"
+            ),
+            requeue_expired: format!(
+                "UPDATE {table} SET status = 'pending', claimed_by = NULL, lease_until = NULL \
+                 WHERE lease_until IS NOT NULL AND status = 'claimed' AND lease_until < :now"
+            ),
+            purge_sent: format!(
+                "DELETE FROM {table} WHERE seq IN \
+                 (SELECT seq FROM {table} WHERE ts < :before AND status = 'sent' ORDER BY ts LIMIT :most)"
+            ),
+            stats: format!(
+                "SELECT (SELECT count(*) FROM {table} WHERE status = 'pending'),
+                   (SELECT count(*) FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed'),
+                   (SELECT count(*) FROM {table} WHERE status = 'error'),
+                   min((SELECT coalesce(min(added), 9e18) FROM
+                          (SELECT added FROM {table} WHERE status = 'pending' ORDER BY seq LIMIT 1)),
+                       (SELECT coalesce(min(added), 9e18) FROM {table}
+                          WHERE lease_until IS NOT NULL AND status = 'claimed'))"
+            ),
+            list: format!(
+                "SELECT {READ} FROM {table} WHERE :status IS NULL OR status = :status ORDER BY seq LIMIT :limit"
+            ),
+            retry: format!(
+                "UPDATE {table} SET status = 'pending', attempts = 0, claimed_by = NULL, lease_until = NULL \
+                 WHERE status = 'error' AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))"
+            ),
+        }
+    }
+
+    /// Makes the table and its indexes where they are missing, or says what is wrong with them.
+    pub(super) fn prepare(&self, connection: &Connection, schema: Schema) -> Result<()> {
+        let table = &self.table;
+        let there = columns(connection, table)?;
+        if there.is_empty() && schema == Schema::Require {
+            return Err(Error::Schema(format!(
+                "there is no table {table}; a service makes it with SqliteOutbox::open, `promethean outbox drain` makes \
+                 it too, or by hand:\n{}",
+                create(table)
+            )));
+        }
+        let missing: Vec<_> = COLUMNS.iter().filter(|(name, _)| !there.iter().any(|column| column == name)).collect();
+        if !there.is_empty() && !missing.is_empty() {
+            let mut remedy = String::new();
+            for (name, kind) in &missing {
+                let _ = match *name {
+                    "seq" | "id" => writeln!(remedy, "-- {name} {kind}: it has to be made with the table"),
+                    _ => writeln!(remedy, "ALTER TABLE {table} ADD COLUMN {name} {};", addable(kind)),
+                };
+            }
+            return Err(Error::Schema(format!("the table {table} is no outbox, or an old one: it lacks\n{remedy}")));
+        }
+        if schema == Schema::Create {
+            connection.execute_batch(&create(table)).map_err(|error| {
+                Error::Schema(format!("cannot make the table {table}: {error}; make it by hand:\n{}", create(table)))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A column that is added later cannot have an expression as its default, nor be NOT NULL without one.
+fn addable(kind: &str) -> String {
+    match kind.split_once(" NOT NULL DEFAULT (") {
+        Some((plain, _)) => format!("{plain} NOT NULL DEFAULT 0"),
+        None if kind.contains("DEFAULT") => kind.to_owned(),
+        None => kind.replace(" NOT NULL", ""),
+    }
+}
+
+fn columns(connection: &Connection, table: &str) -> Result<Vec<String>> {
+    let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
+    let names = statement.query_map([table], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    Ok(names)
+}
+
+/// The statements that make the table.
+fn create(table: &str) -> String {
+    let columns: Vec<String> = COLUMNS.iter().map(|(name, kind)| format!("  {name} {kind}")).collect();
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} (\n{}\n);\n\
+         CREATE INDEX IF NOT EXISTS {table}_pending ON {table} (seq) WHERE status = 'pending';\n\
+         CREATE INDEX IF NOT EXISTS {table}_held ON {table} (key, seq) WHERE lease_until IS NOT NULL;\n\
+         CREATE INDEX IF NOT EXISTS {table}_parked ON {table} (seq) WHERE status = 'error';\n\
+         CREATE INDEX IF NOT EXISTS {table}_ts ON {table} (ts);\n",
+        columns.join(",\n")
+    )
+}

@@ -1,0 +1,9 @@
+//! The outbox against real databases: `law.rs` is what every store keeps, one named test per case and store.
+
+mod crash;
+mod drainer;
+mod fakes;
+mod law;
+mod once;
+mod random;
+mod sqlite;

@@ -1,0 +1,208 @@
+//! The law on SQLite, its schema, and what an idle drainer costs.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use promethean_outbox::{NewRow, OutboxStore, Schema, Settings, SqliteOutbox, Status, drain};
+use rusqlite::Connection;
+use rusqlite::trace::TraceEventCodes;
+
+use crate::fakes::{Fixture, Log, numbered};
+
+pub(crate) struct Sqlite {
+    dir: tempfile::TempDir,
+    outbox: SqliteOutbox,
+}
+
+impl Sqlite {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("app.db");
+        connect(&path).pragma_update(None, "journal_mode", "WAL").expect("WAL");
+        let outbox = SqliteOutbox::open(&path).expect("opened");
+        Self { dir, outbox }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("app.db")
+    }
+
+    fn transact(&self, rows: &[NewRow], commit: bool) {
+        let mut connection = connect(&self.path());
+        let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).expect("begun");
+        for row in rows {
+            self.outbox.add(&tx, row).expect("added");
+        }
+        if commit {
+            self.outbox.commit(tx).expect("committed");
+        } else {
+            tx.rollback().expect("rolled back");
+        }
+    }
+}
+
+pub(crate) fn connect(path: &std::path::Path) -> Connection {
+    let connection = Connection::open(path).expect("opened");
+    connection.busy_timeout(Duration::from_secs(5)).expect("set");
+    connection
+}
+
+impl Fixture for Sqlite {
+    fn store(&self) -> Arc<dyn OutboxStore> {
+        Arc::new(SqliteOutbox::open(self.path()).expect("opened"))
+    }
+
+    fn add<'a>(&'a self, rows: &'a [NewRow]) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.transact(rows, true);
+        Box::pin(async {})
+    }
+
+    fn add_and_roll_back<'a>(&'a self, rows: &'a [NewRow]) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.transact(rows, false);
+        Box::pin(async {})
+    }
+
+    fn write<'a>(&'a self, row: [&'a str; 3]) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        let insert = "INSERT INTO outbox (id, topic, payload) VALUES (?1, ?2, ?3)";
+        connect(&self.path()).execute(insert, row).expect("inserted");
+        Box::pin(async {})
+    }
+}
+
+async fn fixture() -> Sqlite {
+    Sqlite::new()
+}
+
+crate::law!(fixture());
+
+#[test]
+fn the_table_is_made_once_and_used_again() {
+    let sqlite = Sqlite::new();
+    sqlite.transact(&[numbered("t", None, 1)], true);
+    for _ in 0..2 {
+        SqliteOutbox::open(sqlite.path()).expect("opened again");
+    }
+    let rows: u32 =
+        connect(&sqlite.path()).query_row("SELECT count(*) FROM outbox", (), |row| row.get(0)).expect("counted");
+    assert_eq!(rows, 1);
+}
+
+#[test]
+fn an_index_that_was_dropped_is_made_again() {
+    let sqlite = Sqlite::new();
+    let count = || -> u32 {
+        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND tbl_name = 'outbox' AND sql IS NOT NULL";
+        connect(&sqlite.path()).query_row(sql, (), |row| row.get(0)).expect("counted")
+    };
+    let before = count();
+    connect(&sqlite.path()).execute_batch("DROP INDEX outbox_pending; DROP INDEX outbox_held").expect("dropped");
+    SqliteOutbox::open(sqlite.path()).expect("opened");
+    assert_eq!(count(), before);
+}
+
+#[test]
+fn what_is_missing_is_named_with_the_remedy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("app.db");
+    let refused =
+        |table: &str, schema| SqliteOutbox::open_existing(&path, table, schema).expect_err("refused").to_string();
+    assert!(refused("outbox", Schema::Create).contains("no such file"));
+    let connection = Connection::open(&path).expect("made");
+    let missing = refused("outbox", Schema::Require);
+    assert!(missing.contains("no table outbox") && missing.contains("CREATE TABLE"), "{missing}");
+    assert!(refused("out box", Schema::Create).contains("no name for a table"));
+    connection
+        .execute_batch("CREATE TABLE old (seq INTEGER PRIMARY KEY, id TEXT, topic TEXT, payload TEXT)")
+        .expect("made");
+    let old = refused("old", Schema::Create);
+    assert!(old.contains("ALTER TABLE old ADD COLUMN lease_until INTEGER;") && !old.contains("payload"), "{old}");
+    // The remedy works as it is written.
+    let remedy = old.split_once("lacks\n").expect("a remedy").1;
+    connection.execute_batch(remedy).expect("the remedy runs");
+    SqliteOutbox::open_existing(&path, "old", Schema::Create).expect("now it is one");
+}
+
+#[tokio::test]
+async fn a_service_gets_its_refusal_before_anything_is_written() {
+    let sqlite = Sqlite::new();
+    let mut connection = connect(&sqlite.path());
+    let tx = connection.transaction().expect("begun");
+    let reserved = NewRow::new("t", &1).expect("a row").header("Promethean-X", "1");
+    let refused = sqlite.outbox.add(&tx, &reserved).expect_err("refused").to_string();
+    assert!(refused.contains("headers"), "{refused}");
+    let id = sqlite.outbox.add(&tx, &numbered("t", None, 1)).expect("added");
+    let again = sqlite.outbox.add(&tx, &numbered("t", None, 2).id(id)).expect_err("the id is taken").to_string();
+    assert!(again.contains("UNIQUE"), "{again}");
+    tx.commit().expect("committed");
+}
+
+#[tokio::test]
+async fn columns_that_hold_anything_else_make_a_bad_row_and_no_more() {
+    let sqlite = Sqlite::new();
+    let insert = "INSERT INTO outbox (id, topic, payload, headers, tags, ts) VALUES (?1, 't', ?2, ?3, ?4, ?5)";
+    let connection = connect(&sqlite.path());
+    for (n, (payload, headers, tags, ts)) in [
+        (&b"1"[..], Some("[1]"), None, 5_i64),
+        (b"1", Some(r#"{"a":1}"#), None, 5),
+        (b"1", None, Some("{}"), 5),
+        (b"\"\xff\"", None, None, 5),
+        (b"1", None, None, -5),
+        (b"1", Some(r#"{},"sid":"x""#), None, 5),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        connection
+            .execute(insert, (format!("0000000{n}-7d3b-7cc2-8b1a-3f0e2c9a4b5d"), payload, headers, tags, ts))
+            .expect("inserted");
+    }
+    let log = Log::new();
+    let mut drainer = drain(sqlite.store(), log.publisher(), crate::fakes::quick());
+    assert_eq!(drainer.ended().await, None);
+    let rows = sqlite.store().list(promethean_outbox::List { status: None, limit: 10 }).await.expect("listed");
+    let reasons: Vec<_> = rows.iter().map(|row| (row.status, row.last_err.as_deref().unwrap_or_default())).collect();
+    for (n, word) in ["headers", "headers", "tags", "payload", "ts"].into_iter().enumerate() {
+        assert_eq!(reasons[n].0, Status::Error, "{n}");
+        assert!(reasons[n].1.contains(word) && reasons[n].1.contains("bad_request"), "{:?}", reasons[n]);
+    }
+}
+
+#[tokio::test]
+async fn an_idle_drainer_asks_at_most_four_times_a_second() {
+    let sqlite = Sqlite::new();
+    let asked = Arc::new(AtomicU64::new(0));
+    let mut connection = connect(&sqlite.path());
+    let counter = Arc::clone(&asked);
+    connection
+        .trace_v2(
+            TraceEventCodes::SQLITE_TRACE_STMT,
+            Some(move |_: rusqlite::trace::TraceEvent<'_>| {
+                counter.fetch_add(1, SeqCst);
+            }),
+        )
+        .expect("traced");
+    let outbox = SqliteOutbox::with_connection(connection, "outbox").expect("opened");
+    assert!(asked.load(SeqCst) > 0, "statements are counted");
+    let log = Log::new();
+    let drainer = drain(Arc::new(outbox.clone()), log.publisher(), Settings::default());
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let before = asked.load(SeqCst);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let idle = asked.load(SeqCst) - before;
+    assert!((3..=12).contains(&idle), "{idle} statements in 3 s");
+    // And it is not asleep: a row that is committed here goes out long before the next look.
+    let mut service = connect(&sqlite.path());
+    let started = std::time::Instant::now();
+    let tx = service.transaction().expect("begun");
+    outbox.add(&tx, &numbered("t", None, 1)).expect("added");
+    outbox.commit(tx).expect("committed");
+    while log.events("t").await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!(drainer.stop().await.sent, 1);
+}
