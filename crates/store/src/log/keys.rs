@@ -20,7 +20,7 @@ impl Shared {
     fn latest(&self, topic: &TopicState, key: &str) -> Result<Option<Event>> {
         let mut tried = None;
         loop {
-            let recent = topic.inner.lock().latest(key.as_bytes());
+            let recent = topic.keyed().latest(key.as_bytes());
             let seq = match recent {
                 Some(seq) => Some(seq),
                 None => self.view()?.latest(topic.number, key.as_bytes())?.map(|latest| latest.seq),
@@ -49,7 +49,7 @@ impl Shared {
     /// A view of the index and the keys that it does not have yet, of one moment; the keys last first.
     fn key_view(&self, topic: &TopicState, after: Option<&[u8]>) -> Result<(View, Vec<(Bytes, Latest)>)> {
         // Under the topic's lock nothing can leave the memory between the two.
-        let inner = topic.inner.lock();
+        let inner = topic.keyed();
         let view = self.view()?;
         let mut recent = inner.keys_after(after);
         drop(inner);
@@ -58,7 +58,7 @@ impl Shared {
     }
 
     pub(super) fn key_snapshot(self: &Arc<Self>, topic: &Arc<TopicState>) -> Result<Box<dyn KeySnapshot>> {
-        let inner = topic.inner.lock();
+        let inner = topic.keyed();
         let (view, mut recent, cut) = (self.view()?, inner.keys_after(None), inner.last_seq);
         drop(inner);
         recent.reverse();

@@ -150,6 +150,11 @@ impl Queue {
         Some(std::mem::take(&mut waiting.requests))
     }
 
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.lock().requests.is_empty()
+    }
+
     /// Lets nothing more in.
     pub(super) fn close(&self) {
         self.waiting.lock().closed = true;

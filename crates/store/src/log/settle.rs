@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use promethean_event::Seq;
 
 use super::disk::File;
 use super::ids::Table;
@@ -27,8 +26,6 @@ use super::topic::TopicState;
 use super::writer::step;
 use crate::{Error, TopicSettings};
 
-/// Events that are copied out of memory at once.
-const PART: usize = 4096;
 /// How long to wait for room on the disk before trying again.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -174,13 +171,10 @@ impl Shared {
         let form = (self.options.block_bytes, self.options.compress);
         let target = self.segment_target(&entry.settings);
         let mut keys: HashMap<Bytes, Latest, RandomState> = HashMap::default();
-        let (mut writer, mut from, mut bytes): (Option<Writer>, Seq, u64) = (None, 0, 0);
-        loop {
-            let (first, part) = state.inner.lock().part(journal, from, PART);
-            if part.is_empty() {
-                break;
-            }
-            for (seq, event) in (first..).zip(&part) {
+        let (mut writer, mut bytes): (Option<Writer>, u64) = (None, 0);
+        let sealed = state.inner.lock().seal(journal);
+        if let Some((first, events, gone)) = sealed {
+            for (seq, event) in (first..).zip(events.iter()).skip(gone) {
                 let open = match writer.take() {
                     Some(open) if open.size() < target.0 && open.meta.events < target.1 => open,
                     full => {
@@ -217,7 +211,6 @@ impl Shared {
                 bytes += event.wire_len();
                 event.keep_latest(&mut keys, Latest { seq, tombstone: event.is_tombstone() });
             }
-            from = first + part.len() as u64;
         }
         if let Some(open) = writer {
             end_run(open, entry, unsynced)?;

@@ -5,11 +5,12 @@
 //! more once a younger one exists.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use promethean_event::{Event, EventId, Group, Millis, Seq, Topic};
 use tokio::sync::watch;
 
@@ -21,6 +22,10 @@ use crate::{ReadMax, Tail, TopicSettings};
 
 /// Events share one entry in `maxima`, so that a search by time skips them together.
 const STRIDE: usize = 256;
+/// Events that are taken into the maps of keys in one go while somebody waits for the lock.
+const STEP: usize = 4096;
+/// Goes after which the rest is taken in at once: the writer is slower than this, so it does not come to it.
+const STEPS: usize = 1024;
 
 /// A topic that has a number.
 #[derive(Debug)]
@@ -49,11 +54,56 @@ pub(super) struct Inner {
 pub(super) struct Generation {
     journal: u64,
     first: Seq,
-    events: Vec<Held>,
+    events: Events,
+    /// The latest event of each key among the first `keyed` events. Looking a key up costs a publisher more than
+    /// all else that happens to its event in memory, so it is done when nobody waits, or when somebody asks.
     keys: HashMap<Bytes, Seq, RandomState>,
+    keyed: usize,
     bytes: u64,
     /// The latest time of each [`STRIDE`] events.
     maxima: Vec<u64>,
+}
+
+/// A generation's events.
+#[derive(Debug)]
+enum Events {
+    /// More may come.
+    Open(Vec<Held>),
+    /// Settling reads them without the lock.
+    Sealed(Arc<Vec<Held>>),
+}
+
+impl Deref for Events {
+    type Target = [Held];
+
+    fn deref(&self) -> &[Held] {
+        match self {
+            Self::Open(events) => events,
+            Self::Sealed(events) => events,
+        }
+    }
+}
+
+impl Events {
+    /// Sealed ones do not get more; if ever they did, none may get lost.
+    fn open(&mut self) -> &mut Vec<Held> {
+        if let Self::Sealed(events) = self {
+            *self = Self::Open(events.to_vec());
+        }
+        match self {
+            Self::Open(events) => events,
+            Self::Sealed(events) => Arc::make_mut(events),
+        }
+    }
+
+    fn seal(&mut self) -> Arc<Vec<Held>> {
+        let events = match self {
+            Self::Open(events) => Arc::new(std::mem::take(events)),
+            Self::Sealed(events) => return events.clone(),
+        };
+        *self = Self::Sealed(events.clone());
+        events
+    }
 }
 
 impl TopicState {
@@ -69,32 +119,74 @@ impl TopicState {
         };
         Self { name: entry.name.clone(), number, watch, inner: Mutex::new(inner) }
     }
+
+    /// The topic with all its unsettled events in the maps of keys. The writer gets in between the steps.
+    pub(super) fn keyed(&self) -> MutexGuard<'_, Inner> {
+        for _ in 0..STEPS {
+            let mut inner = self.inner.lock();
+            if inner.take_keys(STEP) {
+                return inner;
+            }
+            MutexGuard::unlock_fair(inner);
+        }
+        let mut inner = self.inner.lock();
+        inner.take_keys(usize::MAX);
+        inner
+    }
 }
 
 impl Inner {
     /// Adds the next event.
     pub(super) fn push(&mut self, journal: u64, event: Held) {
-        self.last_seq += 1;
-        self.last = Some((event.id, event.ts));
-        let seq = self.last_seq;
-        if self.generations.back().is_none_or(|generation| generation.journal != journal) {
+        self.extend(journal, std::iter::once(event));
+    }
+
+    /// Adds the next events.
+    pub(super) fn extend(&mut self, journal: u64, events: impl Iterator<Item = Held>) {
+        let youngest = self.generations.back();
+        if youngest.is_none_or(|generation| generation.journal != journal) {
+            // About as many as last time: growing would copy them.
+            let capacity = youngest.map_or(0, |generation| generation.events.len());
             self.generations.push_back(Generation {
                 journal,
-                first: seq,
-                events: Vec::new(),
+                first: self.last_seq + 1,
+                events: Events::Open(Vec::with_capacity(capacity)),
                 keys: HashMap::default(),
+                keyed: 0,
                 bytes: 0,
                 maxima: Vec::new(),
             });
         }
         let Some(generation) = self.generations.back_mut() else { return };
-        event.keep_latest(&mut generation.keys, seq);
-        generation.bytes += event.wire_len();
-        match generation.maxima.last_mut() {
-            Some(max) if !generation.events.len().is_multiple_of(STRIDE) => *max = event.ts.0.max(*max),
-            _ => generation.maxima.push(event.ts.0),
+        let held = generation.events.open();
+        for event in events {
+            self.last_seq += 1;
+            self.last = Some((event.id, event.ts));
+            generation.bytes += event.wire_len();
+            match generation.maxima.last_mut() {
+                Some(max) if !held.len().is_multiple_of(STRIDE) => *max = event.ts.0.max(*max),
+                _ => generation.maxima.push(event.ts.0),
+            }
+            held.push(event);
         }
-        generation.events.push(event);
+    }
+
+    /// Takes at most `max` more events into the maps of keys; whether all are in them now.
+    pub(super) fn take_keys(&mut self, max: usize) -> bool {
+        let mut left = max;
+        for generation in &mut self.generations {
+            let rest = generation.events.get(generation.keyed..).unwrap_or_default();
+            let part = &rest[..rest.len().min(left)];
+            for (seq, event) in (generation.first + generation.keyed as u64..).zip(part) {
+                event.keep_latest(&mut generation.keys, seq);
+            }
+            left -= part.len();
+            generation.keyed += part.len();
+            if generation.keyed < generation.events.len() {
+                return false;
+            }
+        }
+        true
     }
 
     /// The first unsettled event's seq; the next one's when there is none.
@@ -148,12 +240,12 @@ impl Inner {
         None
     }
 
-    /// The latest unsettled event of a key.
+    /// The latest unsettled event of a key, as far as the keys are taken in.
     pub(super) fn latest(&self, key: &[u8]) -> Option<Seq> {
         self.generations.iter().rev().find_map(|generation| generation.keys.get(key).copied())
     }
 
-    /// The latest unsettled event of every key after `after`, by key.
+    /// The latest unsettled event of every key after `after`, by key, as far as the keys are taken in.
     pub(super) fn keys_after(&self, after: Option<&[u8]>) -> Vec<(Bytes, Latest)> {
         let mut all = Vec::new();
         for generation in self.generations.iter().rev() {
@@ -167,15 +259,12 @@ impl Inner {
         all.into_iter().map(|(key, seq)| (key, latest(seq))).collect()
     }
 
-    /// At most `max` events of a journal file from `from` on, for settling them.
-    pub(super) fn part(&self, journal: u64, from: Seq, max: usize) -> (Seq, Vec<Held>) {
-        let Some(generation) = self.generations.iter().find(|generation| generation.journal == journal) else {
-            return (from, Vec::new());
-        };
-        let first = from.max(self.first_seq).max(generation.first);
-        let skip = usize::try_from(first - generation.first).unwrap_or(usize::MAX);
-        let part = generation.events.get(skip..).unwrap_or_default();
-        (first, part[..part.len().min(max)].to_vec())
+    /// The events of a journal file that gets no more of them, for settling: the first one's seq, all of them, and
+    /// how many of them are gone already.
+    pub(super) fn seal(&mut self, journal: u64) -> Option<(Seq, Arc<Vec<Held>>, usize)> {
+        let generation = self.generations.iter_mut().find(|generation| generation.journal == journal)?;
+        let gone = usize::try_from(self.first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
+        Some((generation.first, generation.events.seal(), gone))
     }
 
     /// The events of journal files up to `journal` are in `segments` now. Drop the result outside of the lock.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use promethean_event::{EventId, Group, IdOrigin, NewEvent, Seq, Topic};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use super::codec::{Held, put, put_event};
 use super::entry;
@@ -27,6 +27,8 @@ use crate::{Appended, Error, Outcome, Result, Saved, Tail, TopicSettings, Versio
 
 /// Bytes of one frame at most, unless a single request is larger.
 const MAX_FRAME: u64 = 8 << 20;
+/// Events whose keys are taken in between two looks at the queue.
+const KEYS: usize = 64;
 
 /// A topic as the writer sees it: ahead of what is visible while a frame is being written.
 #[derive(Debug)]
@@ -37,6 +39,17 @@ struct Writing {
     commit: u64,
     /// Changed since the journal file began.
     dirty: bool,
+    /// It is among the topics whose keys are to be taken in.
+    unkeyed: bool,
+}
+
+/// Events of one topic that follow each other in a frame.
+#[derive(Debug)]
+struct Run {
+    topic: usize,
+    /// The first one's seq.
+    first: Seq,
+    events: usize,
 }
 
 /// An answer that waits for the sync.
@@ -65,7 +78,9 @@ pub(super) struct Writer {
     commit: u64,
     /// The frame that is being built, kept for its memory.
     frame: Vec<u8>,
-    events: Vec<(usize, Seq, Held)>,
+    events: Vec<Held>,
+    /// The topics of `events`, run by run.
+    runs: Vec<Run>,
     changes: Vec<Change>,
     answers: Vec<Answer>,
     /// Ids of clients in this frame.
@@ -73,6 +88,8 @@ pub(super) struct Writer {
     /// Group changes in this frame.
     pending_groups: HashMap<(usize, Group), Option<Version>, RandomState>,
     touched: Vec<usize>,
+    /// Topics with events whose keys are not taken in yet.
+    unkeyed: Vec<usize>,
     sync_due: Option<Instant>,
 }
 
@@ -88,11 +105,13 @@ impl Writer {
             commit: 0,
             frame: Vec::new(),
             events: Vec::new(),
+            runs: Vec::new(),
             changes: Vec::new(),
             answers: Vec::new(),
             fresh: HashMap::default(),
             pending_groups: HashMap::default(),
             touched: Vec::new(),
+            unkeyed: Vec::new(),
             sync_due: None,
         };
         let states = writer.shared.topics.read().by_number.clone();
@@ -104,7 +123,7 @@ impl Writer {
             writer.groups += groups;
             writer.names.insert(state.name.clone(), writer.topics.len());
             // What recovery replayed from this journal file counts as changed in it.
-            writer.topics.push(Writing { state, last_seq, commit: 0, dirty: true });
+            writer.topics.push(Writing { state, last_seq, commit: 0, dirty: true, unkeyed: false });
         }
         writer
     }
@@ -137,8 +156,22 @@ impl Writer {
             if self.sync_due.is_some_and(|due| due <= Instant::now()) {
                 self.sync_late();
             }
+            self.take_keys();
         }
         self.sync_late();
+    }
+
+    /// Takes keys in while nobody waits. What is left then is up to the next pause, or to whoever asks for a key.
+    fn take_keys(&mut self) {
+        while let Some(&topic) = self.unkeyed.last()
+            && self.shared.queue.is_empty()
+        {
+            let writing = &mut self.topics[topic];
+            if writing.state.inner.lock().take_keys(KEYS) {
+                writing.unkeyed = false;
+                self.unkeyed.pop();
+            }
+        }
     }
 
     fn sync_late(&mut self) {
@@ -178,6 +211,7 @@ impl Writer {
                 answer.fail(&error);
             }
             self.events.clear();
+            self.runs.clear();
             self.changes.clear();
         }
         self.publish();
@@ -353,7 +387,7 @@ impl Writer {
         let state = self.shared.topics.write().add(&TopicEntry::new(name.clone()));
         entry::put_topic(&mut self.frame, state.number, name);
         self.names.insert(name.clone(), self.topics.len());
-        self.topics.push(Writing { state, last_seq: 0, commit: 0, dirty: true });
+        self.topics.push(Writing { state, last_seq: 0, commit: 0, dirty: true, unkeyed: false });
         Ok(self.topics.len() - 1)
     }
 
@@ -451,8 +485,8 @@ impl Writer {
 
     /// Gives an event its seq and puts it into the frame.
     fn number(&mut self, event: NewEvent) -> Result<Outcome> {
-        let topic = match self.events.last() {
-            Some((last, _, _)) if same(&self.topics[*last].state.name, &event.topic) => *last,
+        let topic = match self.runs.last() {
+            Some(run) if same(&self.topics[run.topic].state.name, &event.topic) => run.topic,
             _ => self.topic(&event.topic)?,
         };
         let writing = &mut self.topics[topic];
@@ -468,7 +502,11 @@ impl Writer {
         if client {
             self.fresh.insert(id, (topic, seq));
         }
-        self.events.push((topic, seq, held));
+        match self.runs.last_mut() {
+            Some(run) if run.topic == topic => run.events += 1,
+            _ => self.runs.push(Run { topic, first: seq, events: 1 }),
+        }
+        self.events.push(held);
         Ok(Outcome::Stored(Appended { id, seq, duplicate: false }))
     }
 
@@ -512,22 +550,21 @@ impl Writer {
         let journal = self.journal.number;
         if !self.events.is_empty() {
             let mut recent = self.shared.recent.lock();
-            for (topic, seq, held) in &self.events {
-                recent.insert(journal, held.id, (self.topics[*topic].state.number, *seq), held.client);
+            let mut events = self.events.iter();
+            for run in &self.runs {
+                let number = self.topics[run.topic].state.number;
+                for (seq, held) in (run.first..).zip(events.by_ref().take(run.events)) {
+                    recent.insert(journal, held.id, (number, seq), held.client);
+                }
             }
         }
-        let mut events = self.events.drain(..).peekable();
-        while let Some((topic, _, held)) = events.next() {
-            let writing = &mut self.topics[topic];
-            let mut inner = writing.state.inner.lock();
-            inner.push(journal, held);
-            while let Some((_, _, held)) = events.next_if(|(next, _, _)| *next == topic) {
-                inner.push(journal, held);
-            }
-            drop(inner);
+        let mut events = self.events.drain(..);
+        for run in self.runs.drain(..) {
+            let writing = &mut self.topics[run.topic];
+            writing.state.inner.lock().extend(journal, events.by_ref().take(run.events));
             if writing.commit != self.commit {
                 writing.commit = self.commit;
-                self.touched.push(topic);
+                self.touched.push(run.topic);
             }
         }
         drop(events);
@@ -550,8 +587,10 @@ impl Writer {
         let mut created = false;
         for topic in self.touched.drain(..) {
             let writing = &self.topics[topic];
-            let seq = writing.state.inner.lock().last_seq;
-            created |= writing.state.watch.send_replace(Tail { seq }).seq == 0;
+            created |= announce(&writing.state.watch, Tail { seq: writing.last_seq }).seq == 0;
+            if !std::mem::replace(&mut self.topics[topic].unkeyed, true) {
+                self.unkeyed.push(topic);
+            }
         }
         if created {
             self.shared.created.send_modify(|version| *version += 1);
@@ -562,6 +601,23 @@ impl Writer {
             answer.send();
         }
     }
+}
+
+/// Sets the tail and wakes who waits for it; returns the one before. Where nobody does, nobody is woken: whoever
+/// comes is counted before he looks, so he either sees the new tail or is seen after it was set.
+fn announce(watch: &watch::Sender<Tail>, tail: Tail) -> Tail {
+    if watch.receiver_count() > 0 {
+        return watch.send_replace(tail);
+    }
+    let mut before = tail;
+    watch.send_if_modified(|now| {
+        before = std::mem::replace(now, tail);
+        false
+    });
+    if watch.receiver_count() > 0 {
+        watch.send_replace(tail);
+    }
+    before
 }
 
 /// Whether two names are the same; usually one is a clone of the other.
