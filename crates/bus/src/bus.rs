@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use promethean_event::{
-    Cursor, Draft, EventId, From, Group, IdMaker, Limits, Millis, Selector, SubscribeOptions, Topic, payload_of,
+    Cursor, Draft, EventId, From, Group, IdMaker, Limits, Millis, Selector, Seq, SubscribeOptions, Topic, payload_of,
 };
 use promethean_store::{Error as StoreError, ReadMax, Start, Store};
 use serde::Serialize;
@@ -230,6 +230,24 @@ impl Bus {
     /// `unknown_id`, or `ack_failed`.
     pub async fn set_cursor(&self, topic: &Topic, group: &Group, to: From) -> Result<Cursor, Error> {
         self.core.ask(topic, group, |reply| Input::Seek { to, reply }).await
+    }
+
+    /// Moves a group's cursor so that the event with the seq `next`, or the first one after it, comes next; makes the
+    /// group where there is none. **Returned ⇒ durable.**
+    ///
+    /// # Errors
+    /// `ack_failed`.
+    pub async fn set_cursor_seq(&self, topic: &Topic, group: &Group, next: Seq) -> Result<Cursor, Error> {
+        let done = next.saturating_sub(1);
+        self.core.ask(topic, group, |reply| Input::SeekSeq { done, reply }).await
+    }
+
+    /// Forgets a group on a topic: its next subscriber begins anew. **Returned ⇒ durable.** `false`: there was none.
+    ///
+    /// # Errors
+    /// `bad_request`: it has members. `ack_failed`.
+    pub async fn forget_group(&self, topic: &Topic, group: &Group) -> Result<bool, Error> {
+        self.core.ask(topic, group, |reply| Input::Forget { reply }).await
     }
 
     /// Where all groups of a topic stand, by name.

@@ -46,7 +46,13 @@ impl Unconfirmed {
             (Some(id), Some(seq)) => vec![Published { id, seq, duplicate: done.duplicate && !self.resent }],
             _ => {
                 let place = |(&id, &seq)| Published { id, seq, duplicate: false };
-                done.ids.iter().zip(&done.seqs).map(place).collect()
+                let mut published: Vec<_> = done.ids.iter().zip(&done.seqs).map(place).collect();
+                for index in done.duplicates.iter().filter(|_| !self.resent) {
+                    if let Some(one) = published.get_mut(*index) {
+                        one.duplicate = true;
+                    }
+                }
+                published
             }
         };
         let _ = self.reply.send(Ok(published));

@@ -22,6 +22,7 @@ mod options;
 mod partition;
 mod pattern;
 mod record;
+pub mod rfc3339;
 mod time;
 mod topic;
 

@@ -479,3 +479,47 @@ async fn the_openapi_document_has_every_route_and_every_route_answers() {
         assert!(document["components"]["schemas"].get(name).is_some(), "{name} is referred to and not there");
     }
 }
+
+#[tokio::test]
+async fn replay_and_export_go_by_seq_too() {
+    let hub = open_hub().await;
+    let published = hub.fill("a", 10).await;
+    let page = hub.get("/replay?topic=a&from=seq&seq=8").await.ok();
+    assert_eq!(ids(&page["events"]), published[7..]);
+    assert_eq!(hub.get("/replay?topic=a&from=seq&seq=99").await.ok()["count"], 0);
+    assert_eq!(hub.get("/replay?topic=a&from=seq").await.refused(400, "bad_request"), "seq required");
+
+    for (range, expected) in [
+        ("", 0..10),
+        ("&fromSeq=3", 2..10),
+        ("&fromSeq=3&toSeq=5", 2..5),
+        ("&toSeq=99", 0..10),
+        ("&fromSeq=11", 10..10),
+        (&format!("&afterId={}&toSeq=9", published[5]), 6..9),
+    ] {
+        let answer = hub.get(&format!("/export?topic=a{range}")).await;
+        let lines: Vec<Value> = answer.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        assert_eq!(ids(&json!(lines)), published[expected.clone()], "{range}");
+        if !expected.is_empty() {
+            assert_eq!(answer.header("x-promethean-first-seq"), (expected.start + 1).to_string(), "{range}");
+            assert_eq!(answer.header("x-promethean-last-seq"), expected.end.to_string(), "{range}");
+        }
+    }
+    let unknown = "/export?topic=a&afterId=0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
+    hub.get(unknown).await.refused(404, "unknown_id");
+}
+
+#[tokio::test]
+async fn an_exact_export_loses_no_line_break_of_a_payload() {
+    let hub = open_hub().await;
+    let payloads = ["{\n  \"a\": 1,\r\n\t\"b\\n\": [ ]\n}", r#"{"a" : 1}"#];
+    for payload in payloads {
+        publish(&hub, "a", payload, PublishOptions::default()).await;
+    }
+    let plain = hub.get("/export?topic=a").await;
+    assert!(!plain.text().contains("payloadText"));
+    let exact = hub.get("/export?topic=a&exact=1").await;
+    let lines: Vec<Value> = exact.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((lines.len(), &lines[0]["payload"]), (2, &json!({ "a": 1, "b\n": [] })));
+    assert_eq!((lines[0]["payloadText"].as_str(), lines[1].get("payloadText")), (Some(payloads[0]), None));
+}

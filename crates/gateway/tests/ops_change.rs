@@ -41,6 +41,7 @@ async fn a_seek_moves_the_cursor_and_a_dry_run_only_says_where_to() {
     let dry = put(&hub, &format!("{path}&dryRun=1"), r#"{"from":"earliest"}"#).await.ok();
     let expected = json!({
         "topic": "t", "group": "g", "dryRun": true, "before": place(4), "after": place(0), "lagBefore": 6, "lagAfter": 10,
+        "again": 4, "skipped": 0,
     });
     assert_eq!(dry, expected);
     assert_eq!(hub.get("/lag?topic=t&group=g").await.ok()["lag"], 6, "nothing moved");
@@ -51,11 +52,19 @@ async fn a_seek_moves_the_cursor_and_a_dry_run_only_says_where_to() {
         (json!({ "from": "latest" }), 10),
         (json!({ "from": "afterId", "afterId": ids[6] }), 7),
         (json!({ "from": "ts", "ts": 0 }), 0),
+        (json!({ "from": "seq", "seq": 6 }), 5),
+        (json!({ "from": "seq", "seq": 99 }), 10),
+        (json!({ "from": "seq", "seq": 0 }), 0),
     ] {
+        let planned = put(&hub, &format!("{path}&dryRun=1"), &body.to_string()).await.ok();
         let moved = put(&hub, path, &body.to_string()).await.ok();
+        for same in ["before", "after", "lagBefore", "lagAfter", "again", "skipped"] {
+            assert_eq!(planned[same], moved[same], "{body}: {same}");
+        }
         let expected = json!({
             "topic": "t", "group": "g", "dryRun": false, "before": place(before), "after": place(after),
             "lagBefore": 10 - before, "lagAfter": 10 - after,
+            "again": usize::saturating_sub(before, after), "skipped": usize::saturating_sub(after, before),
         });
         assert_eq!(moved, expected, "{body}");
         let cursor =
@@ -69,7 +78,8 @@ async fn a_seek_moves_the_cursor_and_a_dry_run_only_says_where_to() {
 async fn a_seek_makes_a_group_where_there_is_none_and_brings_events_back_to_members() {
     let hub = open_hub().await;
     hub.fill("t", 3).await;
-    put(&hub, "/cursors?topic=t&group=new", r#"{"from":"earliest"}"#).await.ok();
+    let made = put(&hub, "/cursors?topic=t&group=new", r#"{"from":"earliest"}"#).await.ok();
+    assert_eq!((&made["new"], &made["again"]), (&json!(true), &json!(0)));
     assert_eq!(hub.get("/lag?topic=t&group=new").await.ok()["lag"], 3);
     let group = Group::parse("new").expect("a group");
     let mut events = hub.hub.bus.subscribe("t", Some(group), SubscribeOptions::default()).await.expect("subscribed");

@@ -524,3 +524,81 @@ async fn the_openapi_document_has_every_route_of_the_port() {
         }
     }
 }
+
+/// Publishes an event with a key and a time.
+async fn keyed_at(hub: &Served, key: &str, ts: u64, payload: &str) {
+    let path = format!("/publish/t?key={key}&ts={ts}");
+    hub.post(&path, payload.to_owned()).await.ok();
+}
+
+#[tokio::test]
+async fn the_state_as_of_a_time_is_what_events_up_to_it_made() {
+    let hub = open_hub().await;
+    for (key, ts, payload) in [
+        ("a", 10, "1"),
+        ("b", 20, "2"),
+        ("c", 25, "9"),
+        ("a", 30, "3"),
+        ("b", 40, "null"),
+        // Late, but of an earlier time: it counts from then on, by its place in the log.
+        ("a", 15, "4"),
+        ("d", 50, "5"),
+    ] {
+        keyed_at(&hub, key, ts, payload).await;
+    }
+    let at = |at: u64| format!("/latest-by-key?topic=t&at={at}");
+    for (time, expected) in [
+        (9, json!({})),
+        (10, json!({ "a": 1 })),
+        (15, json!({ "a": 4 })),
+        (20, json!({ "a": 4, "b": 2 })),
+        (35, json!({ "a": 4, "b": 2, "c": 9 })),
+        (45, json!({ "a": 4, "c": 9 })),
+        (99, json!({ "a": 4, "c": 9, "d": 5 })),
+    ] {
+        let answer = hub.get(&at(time)).await;
+        assert_eq!(answer.header("x-promethean-complete"), "true");
+        let page = answer.ok();
+        let entries = page["entries"].as_object().expect("entries");
+        let payloads: Value = entries.iter().map(|(key, event)| (key.clone(), event["payload"].clone())).collect();
+        assert_eq!((payloads, &page["at"], &page["complete"]), (expected, &json!(time), &json!(true)), "{time}");
+    }
+
+    // Page by page the same; a key that is gone takes a place and is not shown.
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = hub.get(&format!("{}&limit=1{after}", at(45))).await.ok();
+        seen.extend(page["entries"].as_object().expect("entries").keys().cloned());
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ["a", "c"]);
+
+    // Single keys: the event, a tombstone too, or null.
+    let one = |key: &'static str, time: u64| format!("{}&key={key}", at(time));
+    assert_eq!(hub.get(&one("a", 12)).await.ok()["payload"], 1);
+    assert_eq!(hub.get(&one("b", 45)).await.ok()["payload"], Value::Null);
+    assert_eq!(hub.get(&one("b", 45)).await.ok()["ts"], 40);
+    assert_eq!(hub.get(&one("d", 45)).await.ok(), Value::Null);
+    let several = hub.get(&format!("{}&key=a&key=d", at(12))).await.ok();
+    assert_eq!((&several["a"]["payload"], &several["d"]), (&json!(1), &Value::Null));
+    hub.get("/latest-by-key?topic=t&at=soon").await.refused(400, "bad_request");
+    assert_eq!(hub.get("/latest-by-key?topic=none&at=5").await.ok()["entries"], json!({}));
+}
+
+#[tokio::test]
+async fn a_past_that_was_compacted_away_is_said_to_be_incomplete() {
+    let hub = open_hub().await;
+    for (ts, payload) in [(10, "1"), (20, "2")] {
+        keyed_at(&hub, "a", ts, payload).await;
+    }
+    let (store, topic) = (hub.hub.bus.store(), promethean_bus::Topic::parse("t").expect("a topic"));
+    let settings = promethean_store::TopicSettings { compaction: Some(Default::default()), ..store.settings(&topic) };
+    store.set_settings(&topic, settings).await.expect("set");
+    store.maintain(promethean_event::Millis::now()).await.expect("compacted");
+    let answer = hub.get("/latest-by-key?topic=t&at=15&key=a").await;
+    assert_eq!((answer.header("x-promethean-complete"), answer.ok()), ("false", Value::Null));
+    assert_eq!(hub.get("/latest-by-key?topic=t&at=25").await.ok()["complete"], false);
+}

@@ -49,6 +49,9 @@ async fn the_same_id_again_is_a_duplicate_and_on_another_topic_is_refused() {
     let second = client.ok(publish("a")).await;
     assert_eq!((&second["id"], &second["seq"], &second["duplicate"]), (&json!(UNKNOWN), &json!(1), &json!(true)));
     client.err(publish("b"), "duplicate_id").await;
+    let batch = json!({ "op": "PUBLISH", "topic": "a", "events": [{ "payload": 1 }, { "payload": 2, "id": UNKNOWN }] });
+    let answer = client.ok(batch).await;
+    assert_eq!((&answer["seqs"], &answer["duplicates"]), (&json!([2, 1]), &json!([1])), "by its index in the batch");
 }
 
 #[tokio::test]

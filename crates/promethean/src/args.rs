@@ -1,11 +1,15 @@
 //! The raw arguments, as clap reads them. What they mean is decided in `config` and `commands`.
 
+mod operate;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand};
 
 use crate::config::SETTINGS;
+
+pub(crate) use operate::{LatestArgs, TopicCommand};
 
 /// An event hub: durable topics, consumer groups, WebSocket and HTTP, in one binary.
 #[derive(Debug, Parser)]
@@ -41,15 +45,23 @@ pub(crate) enum Command {
     Sub(SubArgs),
     /// Watch a topic without a group: nothing is acked, nothing is remembered.
     Tail(TailArgs),
-    /// Print events that are in the log.
+    /// Print events that are in the log; with --group, send a group back to them.
     Replay(ReplayArgs),
-    /// Stream a topic's events to standard output, one a line, in constant memory.
+    /// Stream topics' events to standard output, one a line, in constant memory.
     Export(ExportArgs),
+    /// Publish exported events with their ids; doing it again stores nothing twice.
+    Import(ImportArgs),
     /// Put load on a running hub and measure it.
     ///
     /// Publishes to topics of its own (bench.…), every event acked. The progress bar goes to stderr, the result to
     /// stdout.
     Bench(BenchArgs),
+    /// Topics: what there is, and the state of their keys.
+    #[command(subcommand)]
+    Topic(TopicCommand),
+    /// Hubs by name, and the one that commands talk to.
+    #[command(subcommand)]
+    Context(ContextCommand),
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.
@@ -111,12 +123,11 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct HealthArgs {
-    /// The hub's HTTP or ops address.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8081")]
-    pub(crate) server: String,
-    /// How long to wait for an answer.
-    #[arg(long, value_name = "DURATION", default_value = "5s")]
-    pub(crate) timeout: String,
+    /// The answer as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) hub: HttpArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -134,26 +145,26 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// A hub's WebSocket.
-#[derive(Debug, clap::Args)]
-pub(crate) struct HubArgs {
-    /// The hub's WebSocket address.
-    #[arg(long, value_name = "URL", env = "PROMETHEAN_SERVER", default_value = "ws://127.0.0.1:8090")]
-    pub(crate) server: String,
+/// Which hub, and as whom.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct At {
+    /// The hub's address, best that of its ops port, which answers everything; else $PROMETHEAN_URL, the context in
+    /// use, this machine.
+    #[arg(long, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// The saved context to use instead.
+    #[arg(long, value_name = "NAME", conflicts_with = "server")]
+    pub(crate) context: Option<String>,
     /// The token to authenticate with.
     #[arg(long, value_name = "TOKEN", env = "PROMETHEAN_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
 }
 
-/// A hub's HTTP port.
-#[derive(Debug, clap::Args)]
+/// A hub's HTTP or ops port.
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct HttpArgs {
-    /// The hub's HTTP address.
-    #[arg(long, value_name = "URL", env = "PROMETHEAN_HTTP", default_value = "http://127.0.0.1:8081")]
-    pub(crate) server: String,
-    /// The token to authenticate with.
-    #[arg(long, value_name = "TOKEN", env = "PROMETHEAN_TOKEN", hide_env_values = true)]
-    pub(crate) token: Option<String>,
+    #[command(flatten)]
+    pub(crate) at: At,
     /// How long to wait for the hub to say something.
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     pub(crate) timeout: String,
@@ -187,13 +198,14 @@ pub(crate) struct PublishArgs {
     #[arg(long, value_name = "DURATION")]
     pub(crate) timeout: Option<String>,
     #[command(flatten)]
-    pub(crate) hub: HubArgs,
+    pub(crate) at: At,
 }
 
 /// Where to start, and when to end.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReadArgs {
-    /// Where to start: latest, earliest, snapshot, an event's id (after it), or a time in epoch milliseconds.
+    /// Where to start: latest, earliest, snapshot, an event's id (after it), a time (epoch milliseconds, RFC 3339), or
+    /// how long ago (15m).
     #[arg(long, value_name = "PLACE", default_value = "latest")]
     pub(crate) from: String,
     /// End after this many events.
@@ -206,7 +218,7 @@ pub(crate) struct ReadArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) hub: HubArgs,
+    pub(crate) at: At,
 }
 
 #[derive(Debug, clap::Args)]
@@ -235,13 +247,23 @@ pub(crate) struct TailArgs {
 pub(crate) struct ReplayArgs {
     /// The topic.
     pub(crate) topic: String,
-    /// Where to start: earliest, an event's id (after it), or a time in epoch milliseconds.
+    /// Where to start: earliest, seq:N, an event's id (after it), a time (epoch milliseconds, RFC 3339), or how long ago
+    /// (15m); for a group also latest.
     #[arg(long, value_name = "PLACE", default_value = "earliest")]
     pub(crate) from: String,
     /// Most events.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, conflicts_with_all = ["all", "group"])]
     pub(crate) limit: u64,
-    /// Each event as one line of JSON.
+    /// All events, page by page.
+    #[arg(long, conflicts_with = "group")]
+    pub(crate) all: bool,
+    /// Move this group's cursor there instead of printing; without --yes, only say what would come again.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Do move the group.
+    #[arg(long, requires = "group")]
+    pub(crate) yes: bool,
+    /// Each event, or the answer, as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -250,16 +272,77 @@ pub(crate) struct ReplayArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// The topic.
-    pub(crate) topic: String,
-    /// Only events of this time or later, in epoch milliseconds.
-    #[arg(long, value_name = "MS")]
-    pub(crate) from_ts: Option<u64>,
-    /// Only events of this time or earlier, in epoch milliseconds.
-    #[arg(long, value_name = "MS")]
-    pub(crate) to_ts: Option<u64>,
+    /// The topics, one after another.
+    #[arg(required = true, value_name = "TOPIC")]
+    pub(crate) topics: Vec<String>,
+    /// Where to start: earliest, seq:N, an event's id (after it), a time (epoch milliseconds, RFC 3339), or how long ago
+    /// (15m).
+    #[arg(long, value_name = "PLACE", default_value = "earliest")]
+    pub(crate) from: String,
+    /// Only events of this time or later; as --from with a time.
+    #[arg(long, value_name = "TIME", conflicts_with = "from")]
+    pub(crate) from_ts: Option<String>,
+    /// Only events of this time or earlier.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to_ts: Option<String>,
+    /// Only events with this seq or an earlier one.
+    #[arg(long, value_name = "N")]
+    pub(crate) to_seq: Option<u64>,
     #[command(flatten)]
     pub(crate) hub: HttpArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ImportArgs {
+    /// What promethean export printed; left out or `-`: standard input.
+    pub(crate) file: Option<PathBuf>,
+    /// Everything to this topic, instead of each event to its own.
+    #[arg(long, value_name = "TOPIC")]
+    pub(crate) topic: Option<String>,
+    /// The result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) at: At,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContextCommand {
+    /// List the saved contexts.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show which hub commands would talk to now, and where that was said.
+    Show {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Save a context, or change one; the first one is used at once.
+    Set {
+        /// Its name.
+        name: String,
+        /// The hub's address, best that of its ops port.
+        #[arg(long, value_name = "URL")]
+        server: Option<String>,
+        /// The token to authenticate with; empty: none.
+        #[arg(long, value_name = "TOKEN")]
+        token: Option<String>,
+    },
+    /// Use a context from now on.
+    Use {
+        /// Its name.
+        name: String,
+    },
+    /// Forget a context.
+    Remove {
+        /// Its name.
+        name: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -279,12 +362,8 @@ pub(crate) struct BenchArgs {
     /// What to measure.
     #[arg(value_enum, default_value = "e2e")]
     pub(crate) mode: BenchMode,
-    /// The hub's WebSocket address.
-    #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:8090")]
-    pub(crate) server: String,
-    /// The token to authenticate with.
-    #[arg(long, value_name = "TOKEN", env = "PROMETHEAN_TOKEN", hide_env_values = true)]
-    pub(crate) token: Option<String>,
+    #[command(flatten)]
+    pub(crate) at: At,
     /// Publishers, each with a connection of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) clients: usize,

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     match commands::run(args::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("promethean: {failure}");
+            eprintln!("{} {failure}", commands::on_stderr("31", "promethean:"));
             ExitCode::from(failure.exit as u8)
         }
     }

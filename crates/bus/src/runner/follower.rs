@@ -340,6 +340,12 @@ impl Follower {
                 let asked = self.cluster.relays.seek(&self.owner, topic, group, to);
                 tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
             }
+            // Only the owner knows the group's state; what is asked by seq or to be forgotten is asked there.
+            Input::SeekSeq { .. } | Input::Forget { .. } => {
+                let owner = &self.owner.address;
+                let message = format!("another hub runs this group, the one at {owner}: ask that one");
+                input.refuse(Error::new(Code::BadRequest, message));
+            }
             Input::Status { unfinished, reply } => {
                 let Seat { topic, group, .. } = &self.seat;
                 let asked = self.cluster.relays.status(&self.owner, topic, group, unfinished);

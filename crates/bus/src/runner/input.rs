@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use promethean_event::{Cursor, EventId, From};
+use promethean_event::{Cursor, EventId, From, Seq};
+use promethean_store::{KeySnapshot, ReadMax, Start};
 use tokio::sync::oneshot;
 
 use super::{Fatal, Member, Runner};
@@ -29,6 +30,10 @@ pub(crate) enum Input {
     AckUpTo { by: MemberId, id: EventId, lease: Option<u64>, reply: Reply<()> },
     /// Moves the group's place.
     Seek { to: From, reply: Reply<Cursor> },
+    /// Moves the group's place to after this seq.
+    SeekSeq { done: Seq, reply: Reply<Cursor> },
+    /// Forgets the group, where it has no members.
+    Forget { reply: Reply<bool> },
     /// How things stand, with or without what is unfinished.
     Status { unfinished: bool, reply: Reply<Option<GroupStatus>> },
     /// The hub shuts down: gives leases back, saves, ends.
@@ -42,7 +47,8 @@ impl Input {
             Input::Join(join) => drop(join.reply.send(Err(error))),
             Input::Answer { reply, .. } => drop(reply.send(Err(error))),
             Input::AckUpTo { reply, .. } => drop(reply.send(Err(error))),
-            Input::Seek { reply, .. } => drop(reply.send(Err(error))),
+            Input::Seek { reply, .. } | Input::SeekSeq { reply, .. } => drop(reply.send(Err(error))),
+            Input::Forget { reply } => drop(reply.send(Err(error))),
             Input::Status { reply, .. } => drop(reply.send(Err(error))),
             Input::Drain(done) => drop(done.send(())),
             Input::Leave(_) | Input::Pause(..) => {}
@@ -75,7 +81,19 @@ impl Runner {
             }
             Input::Answer { by, ids, answer, reply } => self.on_answer(by, ids, answer, reply).await,
             Input::AckUpTo { by: _, id, lease, reply } => self.on_ack_up_to(id, lease, reply).await,
-            Input::Seek { to, reply } => self.on_seek(to, reply).await,
+            Input::Seek { to, reply } => {
+                if let Some(reply) = self.loaded(reply).await {
+                    let found = self.find(to).await;
+                    self.on_seek(found, reply);
+                }
+            }
+            Input::SeekSeq { done, reply } => {
+                if let Some(reply) = self.loaded(reply).await {
+                    let found = self.start_after(done).await.map(|start| (start, None));
+                    self.on_seek(found, reply);
+                }
+            }
+            Input::Forget { reply } => self.on_forget(reply).await,
             Input::Status { unfinished, reply } => {
                 let status = match self.load(None).await {
                     Ok(_) => Ok(self.status(unfinished)),
@@ -160,12 +178,30 @@ impl Runner {
         }
     }
 
-    async fn on_seek(&mut self, to: From, reply: Reply<Cursor>) {
-        if let Err(error) = self.load(Some(From::Latest)).await {
-            let _ = reply.send(Err(error));
-            return;
+    /// Loads the group, making it where there is none; what goes wrong is told to whoever asked.
+    async fn loaded<T>(&mut self, reply: Reply<T>) -> Option<Reply<T>> {
+        match self.load(Some(From::Latest)).await {
+            Ok(_) => Some(reply),
+            Err(error) => {
+                let _ = reply.send(Err(error));
+                None
+            }
         }
-        match self.find(to).await {
+    }
+
+    /// The place after `done`, within what the topic has.
+    async fn start_after(&mut self, done: Seq) -> Result<Start, Error> {
+        let store = &self.core.store;
+        let unreadable = |error| Error::group(&error);
+        let Some(info) = store.info(&self.topic).await.map_err(unreadable)? else { return Ok(Start::default()) };
+        let done = done.max(info.first_seq.saturating_sub(1)).min(info.last_seq);
+        let at = store.read(&self.topic, done, ReadMax::events(1)).await.map_err(unreadable)?;
+        let last = at.first().filter(|event| event.seq == done).map(|event| (event.id, event.ts));
+        Ok(Start { done, last })
+    }
+
+    fn on_seek(&mut self, found: Result<(Start, Option<Box<dyn KeySnapshot>>), Error>, reply: Reply<Cursor>) {
+        match found {
             Err(error) => {
                 let _ = reply.send(Err(error));
             }
@@ -184,5 +220,21 @@ impl Runner {
                 }
             }
         }
+    }
+
+    /// Only a group that nobody is a member of, and of which nothing is being saved, can be forgotten.
+    async fn on_forget(&mut self, reply: Reply<bool>) {
+        let message = match self.members.len() {
+            0 if self.saving.is_idle() => {
+                let forgotten = self.core.store.forget(&self.topic, &self.group).await;
+                (self.dispatcher, self.version, self.snapshot) = (None, 0, None);
+                let _ = reply.send(forgotten.map_err(|error| Error::group(&error)));
+                return;
+            }
+            0 => "the group's last answers are being saved: ask again in a moment".to_owned(),
+            1 => "the group has a member: stop it first".to_owned(),
+            members => format!("the group has {members} members: stop them first"),
+        };
+        let _ = reply.send(Err(Error::new(Code::BadRequest, message)));
     }
 }

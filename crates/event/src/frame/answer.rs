@@ -41,6 +41,8 @@ pub struct Done<'a> {
     pub ids: Vec<EventId>,
     /// Of a batch.
     pub seqs: Vec<Seq>,
+    /// The indexes of a batch's events that were there before.
+    pub duplicates: Vec<usize>,
     /// Of an `AUTH`.
     pub sub: Option<Cow<'a, str>>,
     /// Of an `AUTH`.
@@ -108,6 +110,8 @@ struct Fields<'a> {
     ids: Vec<EventId>,
     #[serde(default)]
     seqs: Vec<Seq>,
+    #[serde(default)]
+    duplicates: Vec<usize>,
     #[serde(borrow)]
     sub: Option<Cow<'a, str>>,
     exp: Option<u64>,
@@ -145,6 +149,7 @@ impl<'a> Answer<'a> {
                 duplicate: fields.duplicate,
                 ids: fields.ids,
                 seqs: fields.seqs,
+                duplicates: fields.duplicates,
                 sub: fields.sub,
                 exp: fields.exp,
                 cursor: fields.cursor,
@@ -202,9 +207,15 @@ mod tests {
         assert_eq!((done.corr, done.id, done.seq, done.duplicate), (Some(7), Some(id), Some(42), true));
 
         out.clear();
-        write::published_batch(&mut out, None, [(id, 1), (id, 2)].into_iter());
+        write::published_batch(&mut out, None, [(id, 1, false), (id, 2, false)].into_iter());
+        assert!(!String::from_utf8_lossy(&out).contains("duplicates"));
         let Answer::Ok(done) = parse(&out) else { panic!("OK") };
         assert_eq!((done.corr, done.ids, done.seqs), (None, vec![id, id], vec![1, 2]));
+
+        out.clear();
+        write::published_batch(&mut out, None, [(id, 1, true), (id, 5, false), (id, 2, true)].into_iter());
+        let Answer::Ok(done) = parse(&out) else { panic!("OK") };
+        assert_eq!((done.seqs, done.duplicates), (vec![1, 5, 2], vec![0, 2]));
 
         out.clear();
         write::authenticated(&mut out, None, Some("me\""), Some(9));

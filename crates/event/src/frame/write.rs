@@ -50,21 +50,31 @@ pub fn published(out: &mut Vec<u8>, corr: Option<&Corr>, id: EventId, seq: Seq, 
     out.push(b'}');
 }
 
-/// `OK` to a `PUBLISH` of a batch.
-pub fn published_batch(out: &mut Vec<u8>, corr: Option<&Corr>, places: impl Iterator<Item = (EventId, Seq)> + Clone) {
+/// `OK` to a `PUBLISH` of a batch: each event's id and seq, and whether it was there before; those that were are named
+/// by their index in `duplicates`, which is left out where there is none.
+pub fn published_batch(
+    out: &mut Vec<u8>,
+    corr: Option<&Corr>,
+    places: impl Iterator<Item = (EventId, Seq, bool)> + Clone,
+) {
     begin_ok(out, corr);
     out.extend_from_slice(br#","ids":["#);
-    for (index, (id, _)) in places.clone().enumerate() {
+    for (index, (id, ..)) in places.clone().enumerate() {
         out.extend_from_slice(if index == 0 { b"\"" } else { b",\"" });
         out.extend_from_slice(id.encode(&mut [0; 36]).as_bytes());
         out.push(b'"');
     }
     out.extend_from_slice(br#"],"seqs":["#);
-    for (index, (_, seq)) in places.enumerate() {
+    for (index, (_, seq, _)) in places.clone().enumerate() {
         if index > 0 {
             out.push(b',');
         }
         json::write_number(out, seq);
+    }
+    let duplicates = places.enumerate().filter(|(_, (.., duplicate))| *duplicate);
+    for (count, (index, _)) in duplicates.enumerate() {
+        out.extend_from_slice(if count == 0 { br#"],"duplicates":["# } else { b"," });
+        json::write_number(out, index as u64);
     }
     out.extend_from_slice(b"]}");
 }

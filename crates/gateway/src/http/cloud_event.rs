@@ -13,8 +13,8 @@ use promethean_event::{Code, Draft, EventId, Millis, PublishOptions, Topic, payl
 use serde_json::value::RawValue;
 
 use super::drafts::{media_type, text};
-use super::rfc3339;
 use crate::rejection::Rejection;
+use promethean_event::rfc3339;
 
 /// A CloudEvent that was checked.
 #[derive(Debug)]

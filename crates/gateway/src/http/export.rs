@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use http::header;
 use promethean_event::{Event, Millis, Seq, Topic, json};
-use promethean_store::{ReadMax, Seek, Store};
+use promethean_store::{ReadMax, Store};
 
-use super::replay::unreadable;
+use super::replay::{self, unreadable};
 use super::{Caller, Query};
 use crate::Hub;
 use crate::auth::Action;
@@ -30,26 +30,34 @@ struct Export {
     from: Millis,
     to: Millis,
     ndjson: bool,
+    /// A line whose payload had line breaks carries it once more, as text: nothing of its bytes is lost.
+    exact: bool,
     written: bool,
     /// The closing bracket has been sent, or there is none to send.
     closed: bool,
 }
 
-/// Streams the events. `toTs` is inclusive; a `ts` out of the log's order is found all the same.
+/// Streams the events. `toTs` and `toSeq` are inclusive; a `ts` out of the log's order is found all the same.
 pub(super) async fn export(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
     let topic = query.topic()?;
     caller.may(Action::Subscribe, &topic)?;
     let from = Millis(query.number("fromTs")?.unwrap_or(0));
     let to = Millis(query.number("toTs")?.unwrap_or(u64::MAX));
-    let ndjson = query.flag("ndjson", true)?;
+    let (ndjson, exact) = (query.flag("ndjson", true)?, query.flag("exact", false)?);
     let store = Arc::clone(hub.bus.store());
-    let end = store.info(&topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
-    // Everything before it is older: the rest is looked at event by event.
-    let start = store.seek(&topic, Seek::Ts(from)).await.map_err(unreadable)?.unwrap_or_default();
-    let export = Export { store, topic, next: start.done + 1, end, from, to, ndjson, written: false, closed: false };
+    let last = store.info(&topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
+    let end = query.number("toSeq")?.map_or(last, |seq| seq.min(last));
+    // Everything before the first event of that time is older: the rest is looked at event by event.
+    let mut next = replay::start(&hub, &topic, promethean_event::From::Ts(from)).await? + 1;
+    if let Some(id) = query.id("afterId")? {
+        next = next.max(replay::start(&hub, &topic, promethean_event::From::AfterId(id)).await? + 1);
+    }
+    next = next.max(query.number("fromSeq")?.unwrap_or(0));
+    let range = [("x-promethean-first-seq", next.to_string()), ("x-promethean-last-seq", end.to_string())];
+    let export = Export { store, topic, next, end, from, to, ndjson, exact, written: false, closed: false };
     let body = Body::from_stream(stream::try_unfold(export, Export::chunk));
     let content = if ndjson { "application/x-ndjson" } else { "application/json" };
-    Ok(([(header::CONTENT_TYPE, content), (header::CACHE_CONTROL, "no-store")], body).into_response())
+    Ok((range, [(header::CONTENT_TYPE, content), (header::CACHE_CONTROL, "no-store")], body).into_response())
 }
 
 impl Export {
@@ -78,6 +86,12 @@ impl Export {
             let mut whole = Vec::with_capacity(event.wire_len());
             event.write(&mut whole);
             json::write_line(out, &whole);
+            if self.exact && event.payload().bytes().any(|byte| matches!(byte, b'\n' | b'\r')) {
+                out.pop();
+                out.extend_from_slice(br#","payloadText":"#);
+                json::write_string(out, event.payload());
+                out.push(b'}');
+            }
             out.push(b'\n');
         } else {
             out.extend_from_slice(if self.written { b",\n" } else { b"[\n" });

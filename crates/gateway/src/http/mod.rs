@@ -17,7 +17,6 @@ mod openapi;
 mod publish;
 mod query;
 mod replay;
-mod rfc3339;
 mod route;
 
 use std::sync::Arc;
@@ -53,7 +52,7 @@ pub(crate) fn shared_routes() -> impl Iterator<Item = &'static Route> {
 
 const TOPIC: Param = Param::required("topic", "The topic.");
 const TOPIC_IN_PATH: Param = Param::path("topic", "The topic.");
-const FROM: Param = Param::optional("from", "Where to start: earliest, latest, ts or afterId.");
+const FROM: Param = Param::optional("from", "Where to start: earliest, latest, ts, afterId or seq.");
 const TS: Param = Param::optional("ts", "For from=ts: epoch milliseconds.");
 const AFTER_ID: Param = Param::optional("afterId", "For from=afterId: the id of an event of the topic.");
 
@@ -90,7 +89,14 @@ pub(crate) static ROUTES: &[Route] = &[
         method: "GET",
         path: "/replay",
         about: "Events of a topic, page by page: next is the value for afterId, left out at the end.",
-        params: &[TOPIC, FROM, TS, AFTER_ID, Param::optional("limit", "Most events, 1 to 10,000; 100 if left out.")],
+        params: &[
+            TOPIC,
+            FROM,
+            TS,
+            AFTER_ID,
+            Param::optional("seq", "For from=seq: the first event's seq."),
+            Param::optional("limit", "Most events, 1 to 10,000; 100 if left out."),
+        ],
         body: &[],
         content: "application/json",
         schema: "Replay",
@@ -106,12 +112,16 @@ pub(crate) static ROUTES: &[Route] = &[
             TOPIC,
             Param::optional("fromTs", "Only events with ts at or after it, epoch milliseconds."),
             Param::optional("toTs", "Only events with ts at or before it, epoch milliseconds."),
+            Param::optional("fromSeq", "Only events with this seq or a later one."),
+            Param::optional("toSeq", "Only events with this seq or an earlier one."),
+            Param::optional("afterId", "Only events after the one with this id."),
             Param::optional("ndjson", "1 (one event a line, the default) or 0 (a JSON array)."),
+            Param::optional("exact", "1: a line whose payload lost line breaks carries it as payloadText too."),
         ],
         body: &[],
         content: "application/x-ndjson",
         schema: "Event",
-        errors: &[400, 401, 403, 429, 503],
+        errors: &[400, 401, 403, 404, 429, 503],
         open: false,
         handler: || get(export::export),
     },

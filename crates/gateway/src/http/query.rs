@@ -108,6 +108,15 @@ impl Query {
         }
     }
 
+    /// The place of `from=seq`: the event with this seq, or the first one after it. `None`: something else is asked for.
+    pub(crate) fn seq(&self) -> Result<Option<u64>, Rejection> {
+        match (self.one("from")?, self.number("seq")?) {
+            (Some("seq"), None) => Err(Rejection::new(Code::BadRequest, "seq required")),
+            (Some("seq"), Some(seq)) => Ok(Some(seq.max(1))),
+            _ => Ok(None),
+        }
+    }
+
     /// `from`, `ts` and `afterId` together. Where `from` is left out, what is there says it, else `default`.
     pub(crate) fn from(&self, default: From) -> Result<From, Rejection> {
         let (ts, after) = (self.number("ts")?.map(Millis), self.id("afterId")?);
@@ -162,5 +171,8 @@ mod tests {
         assert_eq!(from("from=afterId").expect_err("no id").msg, "afterId required");
         assert_eq!(from("from=afterId&afterId=x").expect_err("no UUID").code, Code::BadId);
         assert_eq!(from("from=nowhere").expect_err("unknown").code, Code::BadRequest);
+        let seq = |text: &str| Query::parse(text).seq();
+        assert_eq!((seq("from=seq&seq=7"), seq("from=seq&seq=0"), seq("seq=7")), (Ok(Some(7)), Ok(Some(1)), Ok(None)));
+        assert_eq!(seq("from=seq").expect_err("no seq").msg, "seq required");
     }
 }

@@ -19,8 +19,11 @@ const MOST: usize = 10_000;
 pub(super) async fn replay(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
     let topic = query.topic()?;
     caller.may(Action::Subscribe, &topic)?;
-    let (from, limit) = (query.from(From::Earliest)?, query.limit(DEFAULT, MOST)?);
-    let mut next = start(&hub, &topic, from).await? + 1;
+    let limit = query.limit(DEFAULT, MOST)?;
+    let mut next = match query.seq()? {
+        Some(seq) => seq,
+        None => start(&hub, &topic, query.from(From::Earliest)?).await? + 1,
+    };
     let store = hub.bus.store();
     let mut out = Vec::with_capacity(4 * 1024);
     out.extend_from_slice(br#","events":["#);
@@ -57,14 +60,14 @@ pub(super) async fn replay(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
 }
 
 /// The last seq before the place.
-async fn start(hub: &Hub, topic: &Topic, from: From) -> Result<u64, Rejection> {
+pub(super) async fn start(hub: &Hub, topic: &Topic, from: From) -> Result<u64, Rejection> {
     let seek = match from {
         From::Earliest => Seek::Earliest,
         From::Latest => Seek::Latest,
         From::Ts(ts) => Seek::Ts(ts),
         From::AfterId(id) => Seek::AfterId(id),
         From::Snapshot => {
-            return Err(Rejection::new(Code::BadRequest, "from: must be earliest, latest, ts or afterId"));
+            return Err(Rejection::new(Code::BadRequest, "from: must be earliest, latest, ts, afterId or seq"));
         }
     };
     match (hub.bus.store().seek(topic, seek).await.map_err(unreadable)?, from) {

@@ -6,6 +6,7 @@
 //! Reading order: `ROUTES` → one file a noun → [`Samples`], which a task fills once a second.
 
 mod about;
+mod as_of;
 mod causality;
 mod connections;
 mod dead_letters;
@@ -140,6 +141,7 @@ pub(crate) static ROUTES: &[Route] = &[
             Param::many("key", "A key."),
             Param::optional("after", "Without a key: only keys after this one."),
             Param::optional("limit", "Without a key: most keys, 1,000 if left out."),
+            Param::optional("at", "As of this time, epoch milliseconds: only events with ts at or before it count."),
         ],
         || get(keys::latest_by_key),
     ),

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use promethean_event::{Code, Cursor, EventId, From, Group, Invalid, Millis, Topic, limits};
-use promethean_store::Seek;
+use promethean_event::{Code, Cursor, EventId, From, Group, Invalid, Millis, Seq, Topic, limits};
+use promethean_store::{GroupState, Seek};
 use serde::{Deserialize, Serialize};
 
+use super::as_of;
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{Caller, Query, json_body, read_body, unreadable};
@@ -23,6 +24,15 @@ struct Asked {
     from: Option<String>,
     ts: Option<u64>,
     after_id: Option<String>,
+    seq: Option<u64>,
+}
+
+/// Where to.
+#[derive(Clone, Copy)]
+enum To {
+    From(From),
+    /// The event with this seq comes next, or the first one after it.
+    Seq(Seq),
 }
 
 #[derive(Serialize)]
@@ -45,6 +55,13 @@ struct Moved {
     after: Place,
     lag_before: u64,
     lag_after: u64,
+    /// Events that were done and come again.
+    again: u64,
+    /// Events that were not done and are passed over.
+    skipped: u64,
+    /// The group had no cursor.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    new: bool,
 }
 
 pub(super) async fn seek(
@@ -58,15 +75,27 @@ pub(super) async fn seek(
     let dry_run = query.flag("dryRun", false)?;
     let to = asked(&read_body(body, MOST).await?)?;
     let before = hub.bus.lag(&topic, &group).await?;
-    let (after, lag_after) = if dry_run {
-        target(&hub, &topic, to).await?
-    } else {
-        let cursor = hub.bus.set_cursor(&topic, &group, to).await?;
-        let lag = hub.bus.lag(&topic, &group).await?.events;
-        (place(Some(cursor)), lag)
+    let state = hub.bus.store().load(&topic, &group).await.map_err(unreadable)?.map(|(state, _)| state);
+    let tail = hub.bus.store().info(&topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
+    let after = match (dry_run, to) {
+        (true, to) => target(&hub, &topic, to).await?,
+        (false, To::From(from)) => place(Some(hub.bus.set_cursor(&topic, &group, from).await?)),
+        (false, To::Seq(next)) => place(Some(hub.bus.set_cursor_seq(&topic, &group, next).await?)),
     };
+    let lag_after = if dry_run { tail.saturating_sub(after.seq) } else { hub.bus.lag(&topic, &group).await?.events };
+    let new = state.is_none();
+    let (again, skipped) = state.map_or((0, 0), |state| difference(&state, tail, after.seq));
     let (lag_before, before) = (before.events, place(before.cursor));
-    Ok(json_body(&Moved { topic, group, dry_run, before, after, lag_before, lag_after }))
+    Ok(json_body(&Moved { topic, group, dry_run, before, after, lag_before, lag_after, again, skipped, new }))
+}
+
+/// Of the seqs up to `tail`, how many that were done come again after a move to `after`, and how many that were not are
+/// passed over.
+fn difference(state: &GroupState, tail: Seq, after: Seq) -> (u64, u64) {
+    let again =
+        if after < state.floor { state.floor - after + state.done.count() } else { state.done.count_from(after + 1) };
+    let left = tail.saturating_sub(after).saturating_sub(again);
+    (again, state.lag(tail).saturating_sub(left))
 }
 
 fn place(cursor: Option<Cursor>) -> Place {
@@ -74,43 +103,53 @@ fn place(cursor: Option<Cursor>) -> Place {
     Place { seq, last_id, last_ts }
 }
 
-/// Where a seek would go, and how many events would lie after it.
-async fn target(hub: &Hub, topic: &Topic, to: From) -> Result<(Place, u64), Rejection> {
-    let seek = match to {
-        From::Earliest => Seek::Earliest,
-        From::Ts(ts) => Seek::Ts(ts),
-        From::AfterId(id) => Seek::AfterId(id),
-        From::Latest | From::Snapshot => Seek::Latest,
-    };
+/// Where a seek would go.
+async fn target(hub: &Hub, topic: &Topic, to: To) -> Result<Place, Rejection> {
     let store = hub.bus.store();
+    let seek = match to {
+        To::From(From::Earliest) => Seek::Earliest,
+        To::From(From::Ts(ts)) => Seek::Ts(ts),
+        To::From(From::AfterId(id)) => Seek::AfterId(id),
+        To::From(From::Latest | From::Snapshot) => Seek::Latest,
+        To::Seq(next) => {
+            let info = store.info(topic).await.map_err(unreadable)?;
+            let (first, last) = info.map_or((1, 0), |info| (info.first_seq, info.last_seq));
+            let seq = next.saturating_sub(1).max(first.saturating_sub(1)).min(last);
+            let event = as_of::event_at(hub, topic, seq).await?;
+            return Ok(Place {
+                seq,
+                last_id: event.as_ref().map(|event| event.id),
+                last_ts: event.map(|event| event.ts),
+            });
+        }
+    };
     let start = match (store.seek(topic, seek).await.map_err(unreadable)?, to) {
         (Some(start), _) => start,
-        (None, From::AfterId(id)) => {
+        (None, To::From(From::AfterId(id))) => {
             return Err(Rejection::new(Code::UnknownId, format!("afterId: no event of this topic has the id {id}")));
         }
         (None, _) => promethean_store::Start::default(),
     };
-    let tail = store.info(topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
-    let (last_id, last_ts) = (start.last.map(|(id, _)| id), start.last.map(|(_, ts)| ts));
-    Ok((Place { seq: start.done, last_id, last_ts }, tail.saturating_sub(start.done)))
+    Ok(Place { seq: start.done, last_id: start.last.map(|(id, _)| id), last_ts: start.last.map(|(_, ts)| ts) })
 }
 
-fn asked(body: &[u8]) -> Result<From, Rejection> {
+fn asked(body: &[u8]) -> Result<To, Rejection> {
     let asked: Asked = parse(body)?;
     let required = |name: &str| Rejection::new(Code::BadRequest, format!("{name} required"));
     match asked.from.as_deref() {
-        Some("earliest") => Ok(From::Earliest),
-        Some("latest") => Ok(From::Latest),
+        Some("earliest") => Ok(To::From(From::Earliest)),
+        Some("latest") => Ok(To::From(From::Latest)),
         Some("ts") => match asked.ts.ok_or_else(|| required("ts"))? {
-            ts if ts <= limits::MAX_SAFE_INTEGER => Ok(From::Ts(Millis(ts))),
+            ts if ts <= limits::MAX_SAFE_INTEGER => Ok(To::From(From::Ts(Millis(ts)))),
             _ => Err(Invalid::request("ts", "must be epoch milliseconds below 2^53").into()),
         },
         Some("afterId") => {
             let text = asked.after_id.ok_or_else(|| required("afterId"))?;
             let id = EventId::parse(&text).map_err(|invalid| Invalid { field: "afterId".to_owned(), ..invalid })?;
-            Ok(From::AfterId(id))
+            Ok(To::From(From::AfterId(id)))
         }
-        Some(_) => Err(Rejection::new(Code::BadRequest, "from: must be earliest, latest, ts or afterId")),
+        Some("seq") => asked.seq.map(To::Seq).ok_or_else(|| required("seq")),
+        Some(_) => Err(Rejection::new(Code::BadRequest, "from: must be earliest, latest, ts, afterId or seq")),
         None => Err(required("from")),
     }
 }
@@ -121,4 +160,21 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Rejecti
         let code = if error.is_data() { Code::BadRequest } else { Code::BadJson };
         Rejection::new(code, format!("the body: {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_says_what_comes_again_and_what_is_passed_over() {
+        let mut state = GroupState { floor: 4, ..GroupState::default() };
+        state.done.insert(6, 7, None);
+        // Done: 1 to 4, 6, 7. Not done: 5, 8, 9, 10.
+        for (after, again, skipped) in
+            [(0, 6, 0), (3, 3, 0), (4, 2, 0), (5, 2, 1), (6, 1, 1), (7, 0, 1), (9, 0, 3), (10, 0, 4)]
+        {
+            assert_eq!(difference(&state, 10, after), (again, skipped), "{after}");
+        }
+    }
 }

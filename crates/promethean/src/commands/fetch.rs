@@ -1,10 +1,13 @@
-//! A small HTTP client for the commands that read over HTTP: GET, streamed, plain or TLS.
+//! A small HTTP client for the commands that speak HTTP: one request a connection, answers streamed, plain or TLS.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::health::{Url, tls_config};
+use serde::de::DeserializeOwned;
+
+use super::address::{self, Port, Target, Url};
 use crate::args::HttpArgs;
 use crate::config::duration;
 use crate::exit::{Exit, Failure};
@@ -13,50 +16,173 @@ use crate::exit::{Exit, Failure};
 const MAX_LINE: u64 = 64 * 1024;
 /// Most of an error's body that is shown.
 const MAX_ERROR: u64 = 4 * 1024;
+/// Most of an answer that is taken in whole.
+const MAX_WHOLE: u64 = 256 * 1024 * 1024;
 
-/// The body of an answer with status 200, as it comes.
-pub(super) fn get(args: &HttpArgs, path: &str, query: &[(&str, String)]) -> Result<Box<dyn Read>, Failure> {
-    let timeout = duration(&args.timeout).map_err(|reason| Failure::usage(format!("--timeout: {reason}")))?;
-    let url = Url::parse(&args.server).map_err(|reason| Failure::usage(format!("--server: {reason}")))?;
-    let pairs: Vec<String> = query.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
-    let target = format!("{path}?{}", pairs.join("&"));
-    let unreachable = |error| failed(&args.server, &error);
-    let mut stream = connect(&url, timeout).map_err(unreachable)?;
-    let authorization = match &args.token {
-        Some(token) if token.bytes().any(|byte| byte < 0x21 || byte == 0x7f) => {
-            return Err(Failure::usage("the token holds a blank or a control character"));
-        }
-        Some(token) => format!("authorization: Bearer {token}\r\n"),
-        None => String::new(),
-    };
-    let head =
-        format!("GET {target} HTTP/1.1\r\nhost: {}:{}\r\n{authorization}connection: close\r\n\r\n", url.host, url.port);
-    stream.write_all(head.as_bytes()).map_err(unreachable)?;
-    let mut stream = BufReader::new(stream);
-    let (status, chunked) = read_head(&mut stream).map_err(unreachable)?;
-    let body: Box<dyn Read> =
-        if chunked { Box::new(Chunked { stream, left: 0, ended: false }) } else { Box::new(stream) };
-    if status == 200 {
-        return Ok(body);
+/// A hub's HTTP or ops port.
+pub(super) struct Peer {
+    target: Target,
+    timeout: Duration,
+}
+
+/// What a hub answered; the body as it comes.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    headers: Vec<(String, String)>,
+    body: Box<dyn Read>,
+    server: String,
+}
+
+/// Parameters of a query.
+pub(super) type Query<'a> = &'a [(&'a str, String)];
+
+impl Peer {
+    pub(super) fn new(args: &HttpArgs, port: Port) -> Result<Self, Failure> {
+        let timeout = duration(&args.timeout).map_err(|reason| Failure::usage(format!("--timeout: {reason}")))?;
+        Ok(Self { target: address::resolve(&args.at, port)?, timeout: timeout.max(Duration::from_millis(1)) })
     }
-    let mut said = String::new();
-    let _ = body.take(MAX_ERROR).read_to_string(&mut said);
-    let exit = match status {
-        401 | 403 => Exit::Denied,
-        404 => Exit::NotFound,
-        400 => Exit::Usage,
-        _ => Exit::Failed,
-    };
-    Err(Failure::new(exit, format!("{} answered {status}: {}", args.server, said.trim())))
+
+    /// The hub's address.
+    pub(super) fn server(&self) -> &str {
+        &self.target.server
+    }
+
+    /// The body of a 200.
+    pub(super) fn get(&self, path: &str, query: Query<'_>) -> Result<Answer, Failure> {
+        self.send("GET", path, query, None)?.ok()
+    }
+
+    /// The body of a 200 as text.
+    pub(super) fn text(&self, path: &str, query: Query<'_>) -> Result<String, Failure> {
+        self.get(path, query)?.text()
+    }
+
+    /// The body of a 200 as a `T`.
+    pub(super) fn read<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> Result<T, Failure> {
+        let text = self.text(path, query)?;
+        self.parse(&text)
+    }
+
+    /// Asks for a change; the body of a 200 as text.
+    pub(super) fn change(&self, method: &str, path: &str, query: Query<'_>, body: &str) -> Result<String, Failure> {
+        self.send(method, path, query, Some(body))?.ok()?.text()
+    }
+
+    /// An answer of the hub as a `T`.
+    pub(super) fn parse<T: DeserializeOwned>(&self, text: &str) -> Result<T, Failure> {
+        let unreadable = |error| Failure::failed(format!("{} answered something else: {error}", self.target.server));
+        serde_json::from_str(text).map_err(unreadable)
+    }
+
+    /// Any answer.
+    pub(super) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        query: Query<'_>,
+        body: Option<&str>,
+    ) -> Result<Answer, Failure> {
+        let Target { server, token, origin } = &self.target;
+        let url = Url::parse(server).map_err(|reason| Failure::usage(format!("{origin}: {reason}")))?;
+        let pairs: Vec<String> = query.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
+        let mark = if pairs.is_empty() { "" } else { "?" };
+        let authorization = match token {
+            Some(token) if token.bytes().any(|byte| byte < 0x21 || byte == 0x7f) => {
+                return Err(Failure::usage("the token holds a blank or a control character"));
+            }
+            Some(token) => format!("authorization: Bearer {token}\r\n"),
+            None => String::new(),
+        };
+        let content = body.map_or_else(String::new, |body| {
+            format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len())
+        });
+        let request = format!(
+            "{method} {path}{mark}{} HTTP/1.1\r\nhost: {}:{}\r\n{authorization}{content}connection: close\r\n\r\n{}",
+            pairs.join("&"),
+            if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() },
+            url.port,
+            body.unwrap_or_default()
+        );
+        let unreachable = |error| failed(server, &error);
+        let mut stream = connect(&url, self.timeout).map_err(unreachable)?;
+        stream.write_all(request.as_bytes()).and_then(|()| stream.flush()).map_err(unreachable)?;
+        let mut stream = BufReader::with_capacity(64 * 1024, stream);
+        let (status, headers) = read_head(&mut stream).map_err(unreachable)?;
+        let chunked = find(&headers, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
+        let body: Box<dyn Read> =
+            if chunked { Box::new(Chunked { stream, left: 0, ended: false }) } else { Box::new(stream) };
+        Ok(Answer { status, headers, body, server: server.clone() })
+    }
+}
+
+impl Answer {
+    /// Itself if it is a 200; else why not, with the exit code.
+    fn ok(self) -> Result<Self, Failure> {
+        if self.status == 200 {
+            return Ok(self);
+        }
+        let exit = match self.status {
+            401 | 403 => Exit::Denied,
+            404 => Exit::NotFound,
+            400 | 405 | 413 | 426 => Exit::Usage,
+            _ => Exit::Failed,
+        };
+        let (status, server) = (self.status, self.server.clone());
+        let said = self.said();
+        let remedy = match status {
+            401 => "; give a token with --token, PROMETHEAN_TOKEN or promethean context set",
+            426 => "; name the hub's ops address (8082), which answers everything",
+            _ => "",
+        };
+        Err(Failure::new(exit, format!("{server} answered {status}: {said}{remedy}")))
+    }
+
+    /// What an error's body says, for people.
+    pub(super) fn said(self) -> String {
+        let mut body = Vec::new();
+        let _ = self.body.take(MAX_ERROR).read_to_end(&mut body);
+        let body = String::from_utf8_lossy(&body).into_owned();
+        let value: Option<serde_json::Value> = serde_json::from_str(&body).ok();
+        let field = |name: &str| value.as_ref().and_then(|value| value.get(name)?.as_str());
+        match (field("error"), field("code")) {
+            (Some(error), Some(code)) => format!("{error} ({code})"),
+            _ => super::out::plain(body.trim()),
+        }
+    }
+
+    /// A header's value.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        find(&self.headers, name)
+    }
+
+    /// The body, whole.
+    pub(super) fn text(self) -> Result<String, Failure> {
+        let mut text = String::new();
+        let read = self.body.take(MAX_WHOLE).read_to_string(&mut text);
+        read.map_err(|error| failed(&self.server, &error))?;
+        Ok(text)
+    }
+
+    /// The next bytes of the body; none at its end.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
+        self.body.read(buffer).map_err(|error| failed(&self.server, &error))
+    }
+}
+
+fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    headers.iter().find(|(this, _)| this.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
 /// A failed read or write, with its exit code.
-pub(super) fn failed(server: &str, error: &io::Error) -> Failure {
-    let exit = match error.kind() {
-        ErrorKind::TimedOut | ErrorKind::WouldBlock => Exit::Timeout,
-        _ => Exit::Unreachable,
-    };
-    Failure::new(exit, format!("{server}: {error}"))
+fn failed(server: &str, error: &io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            Failure::new(Exit::Timeout, format!("{server}: no answer in time"))
+        }
+        _ => {
+            Failure::new(Exit::Unreachable, format!("{server}: {error}; is the hub running there? (promethean health)"))
+        }
+    }
 }
 
 trait Stream: Read + Write {}
@@ -82,21 +208,33 @@ fn connect(url: &Url, timeout: Duration) -> io::Result<Box<dyn Stream>> {
     Ok(Box::new(rustls::StreamOwned::new(connection.map_err(|error| invalid(error.to_string()))?, tcp)))
 }
 
-/// The status, and whether the body comes in chunks.
-fn read_head(stream: &mut impl BufRead) -> io::Result<(u16, bool)> {
+fn tls_config() -> Result<Arc<rustls::ClientConfig>, String> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// The status and the headers.
+fn read_head(stream: &mut impl BufRead) -> io::Result<(u16, Vec<(String, String)>)> {
     let no_http = || io::Error::new(ErrorKind::InvalidData, "does not speak HTTP");
     let first = read_line(stream)?;
     let status = first.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
     let status = status.ok_or_else(no_http)?;
-    let mut chunked = false;
-    loop {
+    let mut headers = Vec::new();
+    while headers.len() < 100 {
         let line = read_line(stream)?;
         if line.is_empty() {
-            return Ok((status, chunked));
+            return Ok((status, headers));
         }
         let (name, value) = line.split_once(':').ok_or_else(no_http)?;
-        chunked |= name.eq_ignore_ascii_case("transfer-encoding") && value.trim().eq_ignore_ascii_case("chunked");
+        headers.push((name.to_owned(), value.trim().to_owned()));
     }
+    Err(no_http())
 }
 
 fn read_line(stream: &mut impl BufRead) -> io::Result<String> {
@@ -168,9 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_a_status_and_whether_chunks_follow() {
+    fn a_head_is_a_status_and_headers() {
         let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\na: b\r\n\r\nrest";
-        assert_eq!(read_head(&mut &head[..]).expect("a head"), (200, true));
+        let (status, headers) = read_head(&mut &head[..]).expect("a head");
+        assert_eq!(
+            (status, find(&headers, "transfer-encoding"), find(&headers, "A")),
+            (200, Some("chunked"), Some("b"))
+        );
         assert!(read_head(&mut &b"SSH-2.0\r\n"[..]).is_err());
     }
 

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use promethean_client::{Client, Code, Error, EventId, From, Millis};
+use promethean_event::rfc3339;
 
-use crate::args::HubArgs;
+use super::address::{self, Port};
+use crate::args::At;
 use crate::config::duration;
 use crate::exit::{Exit, Failure};
 
@@ -20,9 +22,10 @@ pub(super) fn run<T>(command: impl Future<Output = Result<T, Failure>>) -> Resul
 }
 
 /// Connects as the arguments say.
-pub(super) async fn connect(args: &HubArgs) -> Result<Client, Failure> {
-    let mut builder = Client::builder(&args.server);
-    if let Some(token) = &args.token {
+pub(super) async fn connect(at: &At) -> Result<Client, Failure> {
+    let target = address::resolve(at, Port::Ws)?;
+    let mut builder = Client::builder(&target.server);
+    if let Some(token) = &target.token {
         builder = builder.token(token);
     }
     builder.connect().await.map_err(failure)
@@ -42,22 +45,51 @@ pub(super) fn failure(error: Error) -> Failure {
     Failure::new(exit, error)
 }
 
-/// A place to start at.
-pub(super) fn place(text: &str) -> Result<From, Failure> {
-    match text {
-        "latest" => Ok(From::Latest),
-        "earliest" => Ok(From::Earliest),
-        "snapshot" => Ok(From::Snapshot),
-        _ => {
-            if let Ok(ts) = text.parse() {
-                return Ok(From::Ts(Millis(ts)));
-            }
-            EventId::parse(text).map(From::AfterId).map_err(|_| {
-                let remedy = "write latest, earliest, snapshot, an event's id or a time in epoch milliseconds";
-                Failure::usage(format!("--from: {text:?} is no place to start; {remedy}"))
-            })
-        }
+/// A place in a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    From(From),
+    /// The event with this seq, or the first one after it.
+    Seq(u64),
+}
+
+/// A place to start at, as `--from` has it.
+pub(super) fn place(text: &str) -> Result<Place, Failure> {
+    let seq = |text: &str| text.parse().map(Place::Seq).ok();
+    let found = match text {
+        "latest" => Some(Place::From(From::Latest)),
+        "earliest" => Some(Place::From(From::Earliest)),
+        "snapshot" => Some(Place::From(From::Snapshot)),
+        _ => match text.strip_prefix("seq:").or_else(|| text.strip_prefix('#')) {
+            Some(number) => seq(number),
+            None => time_at(text, Millis::now())
+                .map(From::Ts)
+                .or_else(|| EventId::parse(text).ok().map(From::AfterId))
+                .map(Place::From),
+        },
+    };
+    found.ok_or_else(|| {
+        let remedy = "write latest, earliest, snapshot, seq:42, an event's id, epoch milliseconds, a time such as \
+                      2026-11-15T12:00:00Z, or how long ago, such as 15m";
+        Failure::usage(format!("--from: {text:?} is no place to start; {remedy}"))
+    })
+}
+
+/// A time of the flag `name`: epoch milliseconds, RFC 3339, or how long ago.
+pub(super) fn time(name: &str, text: &str) -> Result<Millis, Failure> {
+    time_at(text, Millis::now()).ok_or_else(|| {
+        let remedy = "write epoch milliseconds, 2026-11-15T12:00:00Z, or how long ago, such as 15m";
+        Failure::usage(format!("{name}: {text:?} is no time; {remedy}"))
+    })
+}
+
+fn time_at(text: &str, now: Millis) -> Option<Millis> {
+    if let Ok(millis) = text.parse() {
+        return Some(Millis(millis));
     }
+    let ago =
+        || duration(text).ok().map(|ago| Millis(now.0.saturating_sub(ago.as_millis().try_into().unwrap_or(u64::MAX))));
+    rfc3339::parse(text).or_else(ago)
 }
 
 /// An optional duration of the flag `name`.
@@ -74,4 +106,28 @@ pub(super) async fn within<T>(
     let Some(limit) = limit else { return future.await };
     let late = |_| Err(Failure::new(Exit::Timeout, format!("nothing within {limit:?}")));
     tokio::time::timeout(limit, future).await.unwrap_or_else(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_times_are_read_as_people_write_them() {
+        let id = "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
+        for (text, expected) in [
+            ("latest", Place::From(From::Latest)),
+            ("seq:42", Place::Seq(42)),
+            ("#42", Place::Seq(42)),
+            ("1731650000123", Place::From(From::Ts(Millis(1_731_650_000_123)))),
+            ("2024-11-15T05:53:20.123Z", Place::From(From::Ts(Millis(1_731_650_000_123)))),
+            (id, Place::From(From::AfterId(EventId::parse(id).expect("an id")))),
+        ] {
+            assert_eq!(place(text).expect(text), expected);
+        }
+        assert_eq!(time_at("15m", Millis(1_000_000)), Some(Millis(100_000)));
+        for bad in ["", "seq:", "#x", "yesterday", "-5"] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,25 +1,33 @@
 //! What each command does.
 
+mod address;
 mod bench;
 mod completions;
 mod config;
+mod context;
 mod doctor;
 mod export;
 mod fetch;
 mod health;
 mod hub;
+mod import;
+mod out;
 mod print;
 mod publish;
 mod replay;
+mod seek;
 mod serve;
 mod subscribe;
 mod token;
+mod topic;
 
 use std::path::{Path, PathBuf};
 
 use crate::args::{Args, Command, ConfigArgs};
 use crate::config::{Config, ConfigError, File, Layers};
 use crate::exit::Failure;
+
+pub(crate) use out::on_stderr;
 
 /// Does what was asked for.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
@@ -34,6 +42,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Tail(args) => subscribe::tail(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Topic(command) => topic::run(command),
+        Command::Context(command) => context::run(command),
         Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => completions::run(shell),
     }

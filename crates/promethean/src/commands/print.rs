@@ -14,6 +14,7 @@ pub(super) fn event(out: &mut impl Write, event: &Received, raw: &str, as_json: 
         json::write_line(&mut line, raw.as_bytes());
     } else {
         let key = event.key.as_deref().map_or_else(String::new, |key| format!(" [{key}]"));
+        let key = super::out::plain(&key);
         let _ = write!(line, "{} {}#{}{key} ", time(event.ts.0), event.topic, event.seq);
         json::write_line(&mut line, event.payload.get().as_bytes());
     }
@@ -30,7 +31,7 @@ pub(super) fn written(result: io::Result<()>) -> Result<(), Failure> {
 }
 
 /// Epoch milliseconds as UTC: `2026-01-31T12:00:00.000Z`.
-fn time(millis: u64) -> String {
+pub(super) fn time(millis: u64) -> String {
     let (days, rest) = (millis / 86_400_000, millis % 86_400_000);
     // Howard Hinnant's civil_from_days, for days since 1970.
     let shifted = days + 719_468;

@@ -19,7 +19,7 @@ pub(crate) fn run(args: PublishArgs) -> Result<(), Failure> {
     // Read before connecting: what is no JSON needs no hub.
     let payload = if args.ndjson { None } else { Some(payload(args.payload.as_deref())?) };
     hub::run(hub::within(limit, async {
-        let client = hub::connect(&args.hub).await?;
+        let client = hub::connect(&args.at).await?;
         match payload {
             Some(payload) => {
                 let event = Publish::raw(payload).options(options);

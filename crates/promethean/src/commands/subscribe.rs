@@ -15,10 +15,13 @@ pub(crate) fn tail(args: &TailArgs) -> Result<(), Failure> {
 }
 
 fn read(topic: &str, group: Option<&str>, max_in_flight: usize, args: &ReadArgs) -> Result<(), Failure> {
-    let from = hub::place(&args.from)?;
+    let hub::Place::From(from) = hub::place(&args.from)? else {
+        let remedy = "a subscription starts at a time or after an event's id; promethean replay reads by seq";
+        return Err(Failure::usage(format!("--from: {remedy}")));
+    };
     let limit = hub::patience("--timeout", args.timeout.as_deref())?;
     hub::run(async {
-        let client = hub::connect(&args.hub).await?;
+        let client = hub::connect(&args.at).await?;
         let options = SubscribeOptions { from, max_in_flight, ..SubscribeOptions::default() };
         let mut events = client.subscribe(topic, group, options).await.map_err(hub::failure)?;
         eprintln!("subscribed to {topic}{}", group.map_or_else(String::new, |group| format!(" as {group}")));

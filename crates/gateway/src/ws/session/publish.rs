@@ -138,7 +138,7 @@ impl<'h> Publishes<'h> {
                     }
                     (Ok(_), _) if quiet && corr.is_none() => {}
                     (Ok(published), Kind::Batch) => {
-                        let places = published.iter().map(|one| (one.id, one.seq));
+                        let places = published.iter().map(|one| (one.id, one.seq, one.duplicate));
                         outbox.text(|out| write::published_batch(out, corr, places));
                     }
                     (Ok(published), _) => {

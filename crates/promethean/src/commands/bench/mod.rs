@@ -14,6 +14,7 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::address::{self, Port};
 use crate::args::{BenchArgs, BenchMode};
 use crate::config::duration;
 use crate::exit::{Exit, Failure};
@@ -57,7 +58,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
-    let address = args.server.strip_prefix("ws://").unwrap_or(&args.server).trim_end_matches('/').to_owned();
+    let target = address::resolve(&args.at, Port::Ws)?;
+    let address = target.server.strip_prefix("ws://").unwrap_or(&target.server).trim_end_matches('/').to_owned();
     if address.contains("://") {
         return Err(Failure::usage("--server: bench speaks ws:// only; a TLS end in front would be what is measured"));
     }
@@ -69,7 +71,7 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
     };
     Ok(Plan {
         address,
-        token: args.token.clone(),
+        token: target.token,
         clients: least("clients", args.clients)?,
         groups: least("groups", args.groups)?,
         topics: least("topics", args.topics)?,

@@ -1,9 +1,9 @@
-//! Times as CloudEvents write them, `2026-11-15T12:00:00.25+01:00`.
+//! Times as people and CloudEvents write them, `2026-11-15T12:00:00.25+01:00`.
 
-use promethean_event::Millis;
+use crate::Millis;
 
 /// The time; `None`: it is none, or lies before 1970.
-pub(super) fn parse(text: &str) -> Option<Millis> {
+pub fn parse(text: &str) -> Option<Millis> {
     let (date, rest) = text.split_at_checked(10)?;
     let (year, month, day) = (number(date.get(..4)?)?, number(date.get(5..7)?)?, number(date.get(8..)?)?);
     let time = rest.strip_prefix(['T', 't', ' '])?;

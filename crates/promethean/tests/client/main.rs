@@ -1,4 +1,8 @@
-//! `pub`, `sub`, `tail`, `replay` and `export` against a running hub: data on stdout, talk on stderr, exit codes.
+//! The commands that talk to a running hub: data on stdout, talk on stderr, exit codes.
+
+mod contexts;
+mod copies;
+mod operate;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -11,6 +15,7 @@ struct Hub {
     child: Child,
     ws: String,
     http: String,
+    ops: String,
     /// Kept open, so that the hub may write.
     _stdout: BufReader<ChildStdout>,
 }
@@ -27,19 +32,25 @@ impl Hub {
         let mut ready = String::new();
         stdout.read_line(&mut ready).expect("a line");
         let field = |name: &str| ready.split(' ').find_map(|word| word.strip_prefix(name)).expect(name).to_owned();
-        let (ws, http) = (format!("ws://{}", field("ws=")), format!("http://{}", field("http=")));
-        Self { child, ws, http, _stdout: stdout }
+        let ws = format!("ws://{}", field("ws="));
+        let (http, ops) = (format!("http://{}", field("http=")), format!("http://{}", field("ops=").trim_end()));
+        Self { child, ws, http, ops, _stdout: stdout }
     }
 
     /// Runs a command against this hub.
     fn run(&self, args: &[&str], input: &str) -> Output {
         let mut child = self.spawn(args);
-        child.stdin.take().expect("stdin").write_all(input.as_bytes()).expect("written");
-        child.wait_with_output().expect("ended")
+        let mut stdin = child.stdin.take().expect("stdin");
+        // One that refuses its arguments reads nothing.
+        let input = input.to_owned();
+        let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+        let output = child.wait_with_output().expect("ended");
+        let _ = writer.join().expect("written");
+        output
     }
 
     fn spawn(&self, args: &[&str]) -> Child {
-        binary(&[("PROMETHEAN_SERVER", &self.ws), ("PROMETHEAN_HTTP", &self.http)])
+        binary(&[("PROMETHEAN_SERVER", &self.ws), ("PROMETHEAN_HTTP", &self.http), ("PROMETHEAN_OPS", &self.ops)])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -55,7 +66,21 @@ impl Hub {
     }
 
     fn exit(&self, args: &[&str]) -> (i32, String) {
-        let output = self.run(args, "");
+        self.exit_with(args, "")
+    }
+
+    /// The body of a GET of the HTTP port, as it is.
+    fn get(&self, path: &str) -> String {
+        let address = self.http.trim_start_matches("http://");
+        let mut stream = std::net::TcpStream::connect(address).expect("connected");
+        write!(stream, "GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+    }
+
+    fn exit_with(&self, args: &[&str], input: &str) -> (i32, String) {
+        let output = self.run(args, input);
         (output.status.code().expect("a code"), String::from_utf8_lossy(&output.stderr).into_owned())
     }
 }

@@ -1,0 +1,166 @@
+//! The state of a keyed topic as of a time: `GET /latest-by-key?…&at=`.
+//!
+//! As of a time T a key's event is the one with the highest `seq` among the events of the key whose `ts` is ≤ T. A
+//! client's `ts` never reorders the log, so this is what `/latest-by-key` itself would say if only those events had ever
+//! been published. There is no index of the past: where a key's latest event is younger than T the topic is read once
+//! from its first event to where it ended when the question came, and of that only the places of the wanted keys are
+//! kept. So memory is bounded by the keys of a page, not by the topic; [`AT_ONCE`] questions are answered at a time.
+
+use std::collections::BTreeMap;
+
+use promethean_event::{Event, Millis, Seq, Topic};
+use promethean_store::{ReadMax, TopicInfo};
+use tokio::sync::Semaphore;
+
+use crate::Hub;
+use crate::http::unreadable;
+use crate::rejection::Rejection;
+
+/// How many topics are read at a time; who comes later waits.
+const AT_ONCE: usize = 2;
+static SCANS: Semaphore = Semaphore::const_new(AT_ONCE);
+/// How much is read at a time.
+const CHUNK: ReadMax = ReadMax { events: 1_000, bytes: 1024 * 1024 };
+
+/// The places of the latest events of the wanted keys; never more than `most`, the first ones in the order of keys.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Newest {
+    places: BTreeMap<String, Place>,
+    /// There are wanted keys after the last one here.
+    more: bool,
+}
+
+/// Where a key's latest event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    seq: Seq,
+    tombstone: bool,
+}
+
+impl Newest {
+    /// Takes an event in; events come in the order of `seq`.
+    fn see(&mut self, key: &str, place: Place, most: usize) {
+        if let Some(known) = self.places.get_mut(key) {
+            *known = place;
+            return;
+        }
+        if self.places.len() >= most {
+            self.more = true;
+            if self.places.last_key_value().is_some_and(|(last, _)| last.as_str() < key) {
+                return;
+            }
+            self.places.pop_last();
+        }
+        self.places.insert(key.to_owned(), place);
+    }
+}
+
+/// Whether every event that the topic ever had is still there: only then is the past whole.
+pub(super) fn is_complete(info: Option<&TopicInfo>) -> bool {
+    info.is_none_or(|info| info.events == info.last_seq)
+}
+
+/// The latest event of each of `keys` as of `at`, in the same order, tombstones included.
+pub(super) async fn of_keys(
+    hub: &Hub,
+    topic: &Topic,
+    keys: &[String],
+    at: Millis,
+) -> Result<Vec<Option<Event>>, Rejection> {
+    let store = hub.bus.store();
+    let mut events = store.latest_by_key(topic, keys).await.map_err(unreadable)?;
+    // The latest of all is the latest of those that are old enough, where it is one of them.
+    let young = |event: &Option<Event>| event.as_ref().is_some_and(|event| event.ts > at);
+    if !events.iter().any(young) {
+        return Ok(events);
+    }
+    let newest = scan(hub, topic, at, keys.len(), |key| keys.iter().any(|wanted| wanted == key)).await?;
+    for (key, event) in keys.iter().zip(&mut events) {
+        if young(event) {
+            *event = match newest.places.get(key) {
+                Some(place) => event_at(hub, topic, place.seq).await?,
+                None => None,
+            };
+        }
+    }
+    Ok(events)
+}
+
+/// A page of live keys as of a time.
+pub(super) struct Page {
+    /// Where the events of live keys are, in the order of the keys.
+    pub(super) seqs: Vec<(String, Seq)>,
+    /// The last key that was looked at, where there are more after it.
+    pub(super) next: Option<String>,
+}
+
+/// The live keys after `after` as of `at`, of at most `limit` keys.
+pub(super) async fn page(
+    hub: &Hub,
+    topic: &Topic,
+    after: Option<&str>,
+    limit: usize,
+    at: Millis,
+) -> Result<Page, Rejection> {
+    let newest = scan(hub, topic, at, limit, |key| after.is_none_or(|after| key > after)).await?;
+    let next = newest.places.last_key_value().filter(|_| newest.more).map(|(key, _)| key.clone());
+    let live = newest.places.into_iter().filter(|(_, place)| !place.tombstone);
+    Ok(Page { seqs: live.map(|(key, place)| (key, place.seq)).collect(), next })
+}
+
+/// The event at a place; none where it was removed meanwhile.
+pub(super) async fn event_at(hub: &Hub, topic: &Topic, seq: Seq) -> Result<Option<Event>, Rejection> {
+    let read = hub.bus.store().read(topic, seq, ReadMax::events(1)).await.map_err(unreadable)?;
+    Ok(read.into_iter().next().filter(|event| event.seq == seq))
+}
+
+async fn scan(
+    hub: &Hub,
+    topic: &Topic,
+    at: Millis,
+    most: usize,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Newest, Rejection> {
+    let _turn = SCANS.acquire().await.map_err(|_| Rejection::shutting_down())?;
+    let store = hub.bus.store();
+    let mut newest = Newest::default();
+    let Some(info) = store.info(topic).await.map_err(unreadable)? else { return Ok(newest) };
+    let mut next = info.first_seq;
+    while next <= info.last_seq && !hub.drain.has_begun() {
+        let events = store.read(topic, next, CHUNK).await.map_err(unreadable)?;
+        let Some(last) = events.last() else { break };
+        next = last.seq + 1;
+        for event in events.iter().filter(|event| event.seq <= info.last_seq && event.ts <= at) {
+            if let Some(key) = event.key().filter(|key| wanted(key)) {
+                newest.see(&key, Place { seq: event.seq, tombstone: event.is_tombstone() }, most);
+            }
+        }
+        // The memory engine answers at once: others get their turn too.
+        tokio::task::yield_now().await;
+    }
+    if hub.drain.has_begun() { Err(Rejection::shutting_down()) } else { Ok(newest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(seq: Seq) -> Place {
+        Place { seq, tombstone: seq == 5 }
+    }
+
+    #[test]
+    fn the_first_keys_are_kept_with_their_latest_events_whatever_the_order() {
+        let keys = ["d", "a", "c", "b", "a", "e", "d", "b", "a"];
+        for most in 1..=6 {
+            let mut newest = Newest::default();
+            for (seq, key) in (1..).zip(keys) {
+                newest.see(key, place(seq), most);
+            }
+            let all = [("a", 9), ("b", 8), ("c", 3), ("d", 7), ("e", 6)];
+            let kept: Vec<_> = newest.places.iter().map(|(key, place)| (key.as_str(), place.seq)).collect();
+            assert_eq!(kept, all[..most.min(5)], "{most}");
+            assert_eq!(newest.more, most < 5, "{most}");
+        }
+    }
+}
