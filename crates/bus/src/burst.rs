@@ -69,6 +69,11 @@ impl<'a> Burst<'a> {
         Self { ids, log, sealer: Sealer::new(limits), limits, now, units: 0, known: None }
     }
 
+    /// Makes room for about that many events and bytes at once.
+    pub fn reserve(&mut self, events: usize, bytes: usize) {
+        self.sealer.reserve(events, bytes);
+    }
+
     /// How many units were added.
     pub fn len(&self) -> usize {
         self.units as usize

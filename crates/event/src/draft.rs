@@ -1,7 +1,6 @@
 //! From what a publisher says to what the log keeps: checks, stamps and serialises, once.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -41,13 +40,23 @@ pub fn payload_of<T: serde::Serialize + ?Sized>(value: &T) -> Result<Box<RawValu
 pub struct Sealer {
     limits: Limits,
     buffer: Vec<u8>,
-    sealed: Vec<(NewEvent, Range<usize>)>,
+    /// The events, their bodies still to be set.
+    sealed: Vec<NewEvent>,
+    /// Where each body ends in `buffer`.
+    ends: Vec<usize>,
 }
 
 impl Sealer {
     /// A sealer that keeps `limits`.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, buffer: Vec::new(), sealed: Vec::new() }
+        Self { limits, buffer: Vec::new(), sealed: Vec::new(), ends: Vec::new() }
+    }
+
+    /// Makes room for about that many events and bytes at once.
+    pub fn reserve(&mut self, events: usize, bytes: usize) {
+        self.buffer.reserve(bytes);
+        self.sealed.reserve(events);
+        self.ends.reserve(events);
     }
 
     /// Keeps `limits` from here on.
@@ -68,7 +77,8 @@ impl Sealer {
     /// Forgets what was sealed after the first `len` events: a batch is all or none.
     pub fn truncate(&mut self, len: usize) {
         self.sealed.truncate(len);
-        self.buffer.truncate(self.sealed.last().map_or(0, |(_, range)| range.end));
+        self.ends.truncate(len);
+        self.buffer.truncate(self.ends.last().copied().unwrap_or(0));
     }
 
     /// Checks `draft`, stamps it and adds it. `id` is the hub's own where the draft brings none.
@@ -89,28 +99,35 @@ impl Sealer {
         let (id, origin) = options.id.map_or((id, IdOrigin::Hub), |id| (id, IdOrigin::Client));
         let ts = options.ts.unwrap_or(now);
         let spans = write_body(&mut self.buffer, draft, id, ts, partitions);
-        let range = start..self.buffer.len();
         let head = br#"{"id":"","seq":,"#.len() + 36 + 1;
-        if range.len() + head > self.limits.max_event_bytes {
+        let size = self.buffer.len() - start + head;
+        if size > self.limits.max_event_bytes {
             self.buffer.truncate(start);
             let message = format!(
-                "the event has {} bytes, the limit is {}; send a reference instead, or raise max_event_bytes",
-                range.len() + head,
+                "the event has {size} bytes, the limit is {}; send a reference instead, or raise max_event_bytes",
                 self.limits.max_event_bytes
             );
             return Err(Invalid::new(Code::TooLarge, "payload", message));
         }
         let topic = draft.topic.clone();
         let event = NewEvent { id, origin, ts, appended: now, topic, unit, spans, body: Bytes::new() };
-        self.sealed.push((event, range));
+        self.sealed.push(event);
+        self.ends.push(self.buffer.len());
         Ok(())
     }
 
     /// The sealed events.
-    pub fn finish(self) -> Vec<NewEvent> {
-        let shared = Bytes::from(self.buffer);
-        let with_body = |(event, range)| NewEvent { body: shared.slice(range), ..event };
-        self.sealed.into_iter().map(with_body).collect()
+    pub fn finish(mut self) -> Vec<NewEvent> {
+        // The log keeps the bytes for a while: room that was not needed is not to be kept with them.
+        if self.buffer.capacity() / 2 > self.buffer.len() {
+            self.buffer.shrink_to_fit();
+        }
+        let (shared, mut start) = (Bytes::from(self.buffer), 0);
+        for (event, end) in self.sealed.iter_mut().zip(self.ends) {
+            event.body = shared.slice(start..end);
+            start = end;
+        }
+        self.sealed
     }
 }
 

@@ -28,8 +28,15 @@ pub fn too_deep(json: &[u8]) -> bool {
     if json.len() <= 2 * limits::MAX_DEPTH {
         return false;
     }
-    let opening = json.iter().filter(|byte| matches!(byte, b'[' | b'{')).count();
-    opening > limits::MAX_DEPTH && depth(json) > limits::MAX_DEPTH
+    opening(json) > limits::MAX_DEPTH && depth(json) > limits::MAX_DEPTH
+}
+
+/// How many brackets open, in strings too. Counted in bytes, a short run at a time: that way the compiler compares
+/// sixteen at once, and this pass over every frame costs next to nothing.
+fn opening(json: &[u8]) -> usize {
+    // One bit is all that `[` and `{` differ in.
+    let opens = |byte: &u8| u8::from(byte | 0x20 == b'{');
+    json.chunks(255).map(|run| usize::from(run.iter().map(opens).sum::<u8>())).sum()
 }
 
 fn depth(json: &[u8]) -> usize {
@@ -91,6 +98,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn brackets_are_counted_whatever_stands_beside_them(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+            let naive = bytes.iter().filter(|byte| matches!(byte, b'[' | b'{')).count();
+            prop_assert_eq!(opening(&bytes), naive);
+            prop_assert_eq!(opening(&vec![b'['; bytes.len()]), bytes.len());
+        }
+
         #[test]
         fn a_written_string_reads_back_the_same(text in any::<String>()) {
             let mut out = Vec::new();

@@ -121,6 +121,15 @@ impl Decoder {
         self.taken < self.found.len()
     }
 
+    /// How many messages are there that were not taken, and their bytes, about.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let from = match self.found.get(self.taken) {
+            Some(Found::Text(range) | Found::Ping(range)) => range.start,
+            _ => self.scanned,
+        };
+        (self.found.len() - self.taken, self.scanned - from)
+    }
+
     /// Reads once and finds what messages that completes; `Ok(0)` is the end of the stream.
     /// To be called only when every message was taken.
     pub(crate) fn poll_fill<R: AsyncRead + Unpin + ?Sized>(

@@ -11,7 +11,7 @@ use tokio::io::AsyncWrite;
 
 use crate::rejection::Close;
 
-/// What stays allocated between bursts.
+/// What stays allocated between bursts, however small they are.
 const KEPT: usize = 64 * 1024;
 /// What an idle connection may keep.
 const IDLE: usize = 1024;
@@ -26,6 +26,8 @@ const PONG: u8 = 0x8a;
 pub(crate) struct Outbox {
     buffer: Vec<u8>,
     written: usize,
+    /// How large bursts were lately: the largest one, fading.
+    usual: usize,
 }
 
 impl Outbox {
@@ -132,16 +134,27 @@ impl Outbox {
             *progress = true;
             self.written += count;
         }
+        self.forget_written();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Begins anew. Memory is kept for another burst of the usual size: giving it back and taking it again would cost
+    /// a busy connection two copies a burst.
+    fn forget_written(&mut self) {
+        self.usual = self.buffer.len().max(self.usual - self.usual / 8);
         self.buffer.clear();
         self.written = 0;
-        self.buffer.shrink_to(KEPT);
-        Poll::Ready(Ok(()))
+        let kept = KEPT.max(2 * self.usual);
+        if self.buffer.capacity() > 2 * kept {
+            self.buffer.shrink_to(kept);
+        }
     }
 
     /// Gives memory back; for a connection that has been silent for a while.
     pub(crate) fn rest(&mut self) {
         if self.buffer.is_empty() {
             self.buffer.shrink_to(IDLE);
+            self.usual = 0;
         }
     }
 }
@@ -189,6 +202,21 @@ mod tests {
             let expected = [vec![0x89, 0], header(len), vec![b'x'; len]].concat();
             assert_eq!(outbox.buffer, expected, "{len}");
         }
+    }
+
+    #[test]
+    fn memory_of_a_large_burst_is_given_back_when_bursts_are_small_again() {
+        let mut outbox = Outbox::default();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut burst = |len: usize| {
+            outbox.text(|out| out.resize(out.len() + len, b'x'));
+            assert!(outbox.poll_write(&mut Trickle(Vec::new(), usize::MAX), &mut cx, &mut false).is_ready());
+            outbox.buffer.capacity()
+        };
+        let large = burst(4 << 20);
+        assert!(large >= 4 << 20 && burst(4 << 20) == large, "kept while bursts are as large");
+        let last = (0..100).map(|_| burst(100)).last();
+        assert!(last.is_some_and(|kept| kept <= 2 * KEPT), "{last:?}");
     }
 
     proptest! {

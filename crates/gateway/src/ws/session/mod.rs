@@ -115,6 +115,7 @@ impl Session<'_> {
     fn handle_messages(&mut self) -> Option<End> {
         let Self { decoder, core, .. } = self;
         let (mut last_ping, mut end) = (None, None);
+        core.publishes.expect(decoder.waiting());
         while core.barrier.is_none()
             && end.is_none()
             && let Some(index) = decoder.peek()

@@ -14,12 +14,18 @@ const MOST: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: HashMap<Box<str>, (Topic, bool), RandomState>,
+    /// The name used last: of many frames in a row, most publish to one topic.
+    last: Option<(Topic, bool)>,
 }
 
 impl Names {
     /// The topic of this name, and whether `policy` lets it be published to.
     pub(super) fn topic(&mut self, name: &str, policy: &Policy) -> Result<(Topic, bool), Invalid> {
+        if let Some((topic, allowed)) = self.last.as_ref().filter(|(topic, _)| topic.as_str() == name) {
+            return Ok((topic.clone(), *allowed));
+        }
         if let Some((topic, allowed)) = self.known.get(name) {
+            self.last = Some((topic.clone(), *allowed));
             return Ok((topic.clone(), *allowed));
         }
         let topic = Topic::parse(name)?;
@@ -34,5 +40,6 @@ impl Names {
     /// Forgets everything: the policy is another one.
     pub(super) fn clear(&mut self) {
         self.known.clear();
+        self.last = None;
     }
 }

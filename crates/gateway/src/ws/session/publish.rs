@@ -16,6 +16,9 @@ use crate::ws::codec::Outbox;
 /// Most bursts whose answers wait: while the store syncs one, the next are collected.
 const MOST: usize = 4;
 
+/// What a body has more than the frame that brought it, at most: the time and the partition.
+const STAMP: usize = 24;
+
 type Outcomes = Vec<Result<Placed, Error>>;
 
 /// What becomes of the publishes of a connection.
@@ -23,6 +26,8 @@ type Outcomes = Vec<Result<Placed, Error>>;
 pub(super) struct Publishes<'h> {
     /// The burst of the frames that are being read.
     open: Option<(Burst<'h>, Vec<Slot>)>,
+    /// Frames that were read with the burst, and their bytes: most of them publish, or none.
+    expected: (usize, usize),
     sent: VecDeque<Sent<'h>>,
 }
 
@@ -58,8 +63,18 @@ impl<'h> Publishes<'h> {
         self.open.is_none() && self.sent.is_empty()
     }
 
+    /// Says how many frames are about to come, and how large they are together.
+    pub(super) fn expect(&mut self, (frames, bytes): (usize, usize)) {
+        self.expected = (frames, bytes);
+    }
+
     fn open(&mut self, bus: &'h Bus) -> &mut (Burst<'h>, Vec<Slot>) {
-        self.open.get_or_insert_with(|| (bus.burst(), Vec::new()))
+        let (frames, bytes) = self.expected;
+        self.open.get_or_insert_with(|| {
+            let mut burst = bus.burst();
+            burst.reserve(frames, bytes + frames * STAMP);
+            (burst, Vec::with_capacity(frames))
+        })
     }
 
     /// Adds what a frame publishes.
