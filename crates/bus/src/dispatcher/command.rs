@@ -13,6 +13,8 @@ pub enum Command {
         from: Seq,
         /// Most events.
         max: usize,
+        /// There is more to come than these: whoever reads may read ahead.
+        behind: bool,
     },
     /// Read up to `max` more events of the snapshot and report them with `on_snapshot`.
     ReadSnapshot {

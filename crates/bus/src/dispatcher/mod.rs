@@ -232,7 +232,10 @@ impl Dispatcher {
         let max = room.min(batch);
         let command = match &self.snapshot {
             Some(snapshot) if !snapshot.exhausted => Command::ReadSnapshot { max },
-            _ if self.next <= self.tail => Command::Read { from: self.next, max },
+            _ if self.next <= self.tail => {
+                let behind = self.tail - self.next >= max as u64;
+                Command::Read { from: self.next, max, behind }
+            }
             _ => return,
         };
         self.reading = true;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use promethean_event::{Draft, Event, EventId, Seq, payload_of};
 use promethean_store::{Outcome, ReadMax};
 
-use super::Runner;
+use super::{Runner, ahead};
 use crate::dispatcher::{Command, DeadLetter, Deliver, Dispatcher};
 use crate::{Burst, Given, burst};
 
@@ -18,7 +18,7 @@ impl Runner {
             match command {
                 Command::Deliver(deliver) => again.push(deliver),
                 Command::DeadLetter(letter) => letters.push(letter),
-                Command::Read { from, max } => self.read(dispatcher, from, max).await,
+                Command::Read { from, max, behind } => self.read(dispatcher, from, max, behind).await,
                 Command::ReadSnapshot { max } => self.read_snapshot(dispatcher, max).await,
             }
         }
@@ -30,13 +30,25 @@ impl Runner {
         }
     }
 
-    async fn read(&mut self, dispatcher: &mut Dispatcher, from: Seq, max: usize) {
-        let started = std::time::Instant::now();
-        let read = self.core.store.read(&self.topic, from, ReadMax::events(max)).await;
-        self.core.metrics.poll_duration.observe(started.elapsed());
+    async fn read(&mut self, dispatcher: &mut Dispatcher, from: Seq, max: usize, behind: bool) {
+        let read = match self.ahead.take(from, max, self.core.clock.now()) {
+            Some(events) => Ok(events),
+            None => {
+                let at_once = if behind {
+                    ReadMax { events: max.max(ahead::READ.events), ..ahead::READ }
+                } else {
+                    ReadMax::events(max)
+                };
+                let started = std::time::Instant::now();
+                let read = self.core.store.read(&self.topic, from, at_once).await;
+                self.core.metrics.poll_duration.observe(started.elapsed());
+                read
+            }
+        };
         let now = self.core.clock.now();
         match read {
-            Ok(events) => {
+            Ok(mut events) => {
+                self.ahead.keep(&mut events, max, now);
                 let mut commands = Vec::with_capacity(events.len());
                 dispatcher.on_read(from, &events, now, &mut commands);
                 self.give(dispatcher, events, commands).await;

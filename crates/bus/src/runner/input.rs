@@ -164,6 +164,9 @@ impl Runner {
         if let Some(dispatcher) = &mut self.dispatcher {
             dispatcher.on_leave(id, now, &mut self.commands);
         }
+        if self.members.is_empty() {
+            self.ahead.clear();
+        }
     }
 
     /// Gives all leases back without counting the deliveries.
@@ -208,6 +211,7 @@ impl Runner {
             Ok((start, snapshot)) => {
                 let Some(dispatcher) = &mut self.dispatcher else { return };
                 dispatcher.on_seek(start, snapshot.as_ref().map(|snapshot| snapshot.cut()));
+                self.ahead.clear();
                 self.snapshot = snapshot;
                 for member in self.members.values() {
                     member.subscriber.clear_topic(&self.topic);

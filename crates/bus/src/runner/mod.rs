@@ -3,6 +3,7 @@
 //! One task, no locks: everything reaches it as an [`Input`], every caller gets its answer by a oneshot.
 //! Invariants: at most one save is under way; an ack is answered only after a save that covers it returned.
 
+mod ahead;
 mod answer;
 mod deliver;
 mod follower;
@@ -25,6 +26,7 @@ use crate::bus::Core;
 use crate::dispatcher::{Command, Dispatcher, MemberId};
 use crate::metrics::GroupObserver;
 
+use ahead::Ahead;
 pub(crate) use input::{Input, Join};
 use save::Saving;
 pub(crate) use seat::spawn;
@@ -52,6 +54,7 @@ pub(crate) struct Runner {
     members: HashMap<MemberId, Member>,
     wake: Arc<Notify>,
     snapshot: Option<Box<dyn KeySnapshot>>,
+    ahead: Ahead,
     saving: Saving,
     /// A read failed: the dispatcher is told, and asks again, at this time.
     read_again: Option<tokio::time::Instant>,
@@ -91,6 +94,7 @@ impl Runner {
             members,
             wake: Arc::new(Notify::new()),
             snapshot: None,
+            ahead: Ahead::default(),
             saving: Saving::default(),
             read_again: None,
             commands: Vec::new(),
@@ -138,7 +142,8 @@ impl Runner {
                 return Ok(());
             }
             let room = self.dispatcher.as_ref().is_some_and(Dispatcher::has_room);
-            let alarm = wake_at.map(|at| self.core.clock.instant(at));
+            let alarm = wake_at.into_iter().chain(self.ahead.expires()).min();
+            let alarm = alarm.map(|at| self.core.clock.instant(at));
             tokio::select! {
                 // A flood of inputs must not keep the answers of a save from going out.
                 biased;
@@ -161,7 +166,7 @@ impl Runner {
                         return Err(Fatal(Error::shutting_down()));
                     }
                 }
-                () = sleep_until(alarm) => {}
+                () = sleep_until(alarm) => self.ahead.expire(self.core.clock.now()),
             }
         }
     }

@@ -254,7 +254,7 @@ impl World {
 
     fn carry_out(&mut self, command: Command, out: &mut Vec<Command>) {
         match command {
-            Command::Read { from, max } => {
+            Command::Read { from, max, .. } => {
                 let events: Vec<Event> = self.log.range(from..).take(max).map(|(_, event)| event.clone()).collect();
                 for gap in from..events.first().map_or(self.tail + 1, |event| event.seq) {
                     self.done.insert(gap);
