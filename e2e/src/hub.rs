@@ -44,10 +44,16 @@ impl Setup {
         self
     }
 
-    /// The command, not started.
-    pub fn command(&self) -> Command {
+    /// The binary, without arguments and without the caller's environment.
+    pub fn program() -> Command {
         let mut command = Command::new(binary());
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+    }
+
+    /// The command, not started.
+    pub fn command(&self) -> Command {
+        let mut command = Self::program();
         for name in ["WS_PORT", "HTTP_PORT", "OPS_PORT"] {
             command.env(name, "0");
         }

@@ -95,6 +95,14 @@ impl Delivery {
         self.settle(Settle::Ack).await
     }
 
+    /// It is done, if nobody else has got it meanwhile.
+    ///
+    /// # Errors
+    /// `lease_lost`: it was given out again. [`Error::Lost`]: the connection was lost, and nobody knows.
+    pub async fn ack_fenced(&self) -> Result<(), Error> {
+        self.settle(Settle::Fenced(self.context.lease)).await
+    }
+
     /// It failed: comes back as `how` says.
     ///
     /// # Errors

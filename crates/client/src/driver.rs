@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::{Sink, Stream};
 use promethean_event::frame::ask::{self, GiveBack};
 use promethean_event::frame::{Answer, Delivered};
-use promethean_event::{Code, EventId, From, Group, Selector, SubscribeOptions, Topic};
+use promethean_event::{Code, EventId, From, Group, Millis, Selector, SubscribeOptions, Topic};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
@@ -22,13 +22,17 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use crate::pending::{Ask, Outcome, Pending, Reply, Unconfirmed};
 use crate::settings::Settings;
 use crate::subscription::PAUSE_AT;
-use crate::wire::{self, Wire};
+use crate::token::{Fetching, Token, renew_in};
+use crate::wire::{self, Connected, Wire};
 use crate::{Delivery, Error, Publish, Published, Subscription};
 
 /// Most frames that wait to be written before the next command is taken.
 const MOST_OUTGOING: usize = 1_024;
 /// Most commands that are taken at once: their acks share a frame.
 const COMMANDS: usize = 256;
+
+/// How long to wait before a token that was not renewed is asked for again.
+const RENEW_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a handle asks of the driver.
 pub(crate) enum Command {
@@ -50,6 +54,12 @@ pub(crate) enum Command {
         how: Settle,
         reply: Reply<()>,
     },
+    /// The reader wants a pause, or its end.
+    Hold {
+        subscription: u64,
+        held: bool,
+        reply: Reply<()>,
+    },
     /// The reader of a tail has caught up.
     Resume,
     Unsubscribe(u64),
@@ -59,6 +69,8 @@ pub(crate) enum Command {
 /// An answer to a delivery.
 pub(crate) enum Settle {
     Ack,
+    /// With the number of its lease.
+    Fenced(u64),
     Nack(GiveBack),
     Extend(Duration),
 }
@@ -93,6 +105,8 @@ struct Subscribed {
     resumable: bool,
     last: Option<EventId>,
     paused: bool,
+    /// The reader wants no deliveries for now.
+    held: bool,
 }
 
 /// The owner of the connection.
@@ -106,6 +120,9 @@ pub(crate) struct Driver {
     next_subscription: u64,
     outgoing: VecDeque<Message>,
     flushed: bool,
+    /// When to fetch the next token.
+    renew_at: Option<Instant>,
+    fetching: Option<Fetching>,
     closing: Option<oneshot::Sender<()>>,
     /// No handle is left, or the client was closed: end when nothing waits.
     ending: bool,
@@ -115,6 +132,8 @@ enum Event {
     Message(Option<Result<Message, WsError>>),
     Commands,
     Silence,
+    Renew,
+    Fetched(Result<String, String>),
 }
 
 impl Driver {
@@ -129,24 +148,26 @@ impl Driver {
             next_subscription: 0,
             outgoing: VecDeque::new(),
             flushed: true,
+            renew_at: None,
+            fetching: None,
             closing: None,
             ending: false,
         }
     }
 
-    pub(crate) async fn run(mut self, first: Wire) {
-        let mut wire = Some(first);
+    pub(crate) async fn run(mut self, first: Connected) {
+        let mut next = Some(first);
         let ended = loop {
-            match wire.take() {
-                Some(wire) => {
-                    if self.serve(wire).await {
+            match next.take() {
+                Some(connected) => {
+                    if self.serve(connected).await {
                         break Error::Closed;
                     }
                     tracing::debug!(url = self.settings.url, "the connection was lost");
                     self.on_lost();
                 }
                 None => match self.reconnect().await {
-                    Ok(new) => wire = Some(new),
+                    Ok(new) => next = Some(new),
                     Err(error) => break error,
                 },
             }
@@ -174,13 +195,14 @@ impl Driver {
         self.pending.on_lost();
         self.outgoing.clear();
         self.flushed = true;
+        (self.renew_at, self.fetching) = (None, None);
         for subscribed in self.subscriptions.values_mut() {
             subscribed.paused = false;
         }
     }
 
     /// Tries until it works, or the hub refuses the token, or nobody needs it any more.
-    async fn reconnect(&mut self) -> Result<Wire, Error> {
+    async fn reconnect(&mut self) -> Result<Connected, Error> {
         for attempt in 0.. {
             let Settings { shortest_wait, longest_wait, .. } = self.settings;
             let wait = wire::wait(attempt, shortest_wait, longest_wait);
@@ -200,7 +222,7 @@ impl Driver {
             self.pending.forget();
             let settings = self.settings.clone();
             match wire::connect(&settings).await {
-                Ok(wire) => return Ok(wire),
+                Ok(connected) => return Ok(connected),
                 Err(error) if error.is_retryable() => tracing::debug!(%error, attempt, "not connected yet"),
                 Err(error) => return Err(error),
             }
@@ -209,11 +231,15 @@ impl Driver {
     }
 
     /// Uses a connection until it is lost (`false`) or the client ends (`true`).
-    async fn serve(&mut self, mut wire: Wire) -> bool {
+    async fn serve(&mut self, Connected { mut wire, expires }: Connected) -> bool {
+        self.on_authenticated(expires);
         let mut again = Vec::new();
         let numbers: Vec<u64> = self.subscriptions.keys().copied().collect();
         for number in numbers {
             again.extend(self.subscribe_frame(number));
+            if self.is_held(number) {
+                again.extend(self.hold_frame(number, Ask::Nothing));
+            }
         }
         self.pending.again(&mut again);
         self.outgoing.extend(again);
@@ -224,15 +250,20 @@ impl Driver {
                 return true;
             }
             let may_take = !self.ending && self.outgoing.len() < MOST_OUTGOING;
-            let Self { commands, taken, outgoing, flushed, settings, .. } = self;
+            let Self { commands, taken, outgoing, flushed, settings, renew_at, fetching, .. } = self;
+            let (renew, fetches) = (*renew_at, fetching.is_some());
             let event = tokio::select! {
                 biased;
                 message = poll_fn(|cx| poll_wire(&mut wire, outgoing, flushed, cx)) => Event::Message(message),
                 _ = commands.recv_many(taken, COMMANDS), if may_take => Event::Commands,
                 () = tokio::time::sleep_until(heard + settings.silence) => Event::Silence,
+                () = sleep_until(renew), if renew.is_some() => Event::Renew,
+                fetched = fetched(fetching), if fetches => Event::Fetched(fetched),
             };
             match event {
                 Event::Commands => self.on_commands(),
+                Event::Renew => (self.renew_at, self.fetching) = (None, self.settings.token.renewal()),
+                Event::Fetched(token) => self.on_fetched(token),
                 Event::Silence | Event::Message(None | Some(Err(_))) => return false,
                 Event::Message(Some(Ok(message))) => {
                     heard = Instant::now();
@@ -265,6 +296,7 @@ impl Driver {
                     replies.push(reply);
                 }
                 Command::Settle { subscription, id, how, reply } => self.on_settle(subscription, id, how, reply),
+                Command::Hold { subscription, held, reply } => self.on_hold(subscription, held, reply),
                 // Looked at below.
                 Command::Resume => {}
                 Command::Unsubscribe(number) => self.unsubscribe(number),
@@ -310,8 +342,17 @@ impl Driver {
         let opening = Some((reply, subscription));
         let single = matches!(Selector::parse(&topics.topic), Ok(Selector::Topic(_)));
         let resumable = topics.group.is_none() && single && topics.options.topics.is_empty();
-        let subscribed =
-            Subscribed { topics, deliveries, waiting, commands, opening, resumable, last: None, paused: false };
+        let subscribed = Subscribed {
+            topics,
+            deliveries,
+            waiting,
+            commands,
+            opening,
+            resumable,
+            last: None,
+            paused: false,
+            held: false,
+        };
         self.by_name.insert(name, number);
         self.subscriptions.insert(number, subscribed);
         let frame = self.subscribe_frame(number);
@@ -333,6 +374,52 @@ impl Driver {
         Some(pending.ask(ask, |out, corr| ask::subscribe(out, corr, topic, group.as_ref(), options, true)))
     }
 
+    /// The frame that makes the hub pause a subscription, or go on with it.
+    fn hold_frame(&mut self, number: u64, ask: Ask) -> Option<Message> {
+        let Self { subscriptions, pending, .. } = self;
+        let Subscribed { topics: Topics { topic, group, .. }, held, .. } = subscriptions.get(&number)?;
+        let write = if *held { ask::pause } else { ask::resume };
+        Some(pending.ask(ask, |out, corr| write(out, corr, topic, group.as_ref())))
+    }
+
+    fn is_held(&self, number: u64) -> bool {
+        self.subscriptions.get(&number).is_some_and(|subscribed| subscribed.held)
+    }
+
+    fn on_hold(&mut self, number: u64, held: bool, reply: Reply<()>) {
+        match self.subscriptions.get_mut(&number) {
+            Some(subscribed) => subscribed.held = held,
+            None => return drop(reply.send(Err(Error::Lost))),
+        }
+        let frame = self.hold_frame(number, Ask::Hold { reply });
+        self.outgoing.extend(frame);
+    }
+
+    /// The token counts until `expires`: the next one is fetched before that, where there can be one.
+    fn on_authenticated(&mut self, expires: Option<u64>) {
+        self.renew_at = match (&self.settings.token, expires) {
+            (Token::Source(_), Some(exp)) => Some(Instant::now() + renew_in(exp, Millis::now())),
+            _ => None,
+        };
+    }
+
+    fn on_fetched(&mut self, token: Result<String, String>) {
+        self.fetching = None;
+        match token {
+            Ok(token) => {
+                let frame = self.pending.ask(Ask::Renew, |out, corr| ask::auth(out, corr, &token));
+                self.outgoing.push_back(frame);
+            }
+            Err(reason) => self.renew_later(&reason),
+        }
+    }
+
+    /// Until the token has run out there is time for other tries; after that a new connection asks for one.
+    fn renew_later(&mut self, reason: &str) {
+        tracing::warn!(reason, "the token was not renewed, trying again");
+        self.renew_at = Some(Instant::now() + RENEW_AGAIN);
+    }
+
     fn on_settle(&mut self, number: u64, id: EventId, how: Settle, reply: Reply<()>) {
         let Some(Subscribed { topics, .. }) = self.subscriptions.get(&number) else {
             let _ = reply.send(Err(Error::Lost));
@@ -344,7 +431,11 @@ impl Driver {
                 let write = |out: &mut Vec<u8>, corr| ask::modack(out, corr, &topics.topic, group, &[id], by);
                 Some(self.pending.ask(Ask::Extend { reply }, write))
             }
-            (Settle::Ack | Settle::Extend(_), _) => {
+            (Settle::Fenced(lease), Some(group)) => {
+                let write = |out: &mut Vec<u8>, corr| ask::ack_fenced(out, corr, &topics.topic, group, id, lease);
+                Some(self.pending.ask(Ask::Extend { reply }, write))
+            }
+            (Settle::Ack | Settle::Fenced(_) | Settle::Extend(_), _) => {
                 let _ = reply.send(Ok(()));
                 None
             }
@@ -368,7 +459,7 @@ impl Driver {
     fn resume(&mut self) {
         let Self { subscriptions, pending, outgoing, .. } = self;
         for subscribed in subscriptions.values_mut() {
-            if subscribed.paused && subscribed.waiting.load(Ordering::Acquire) < PAUSE_AT / 2 {
+            if subscribed.paused && !subscribed.held && subscribed.waiting.load(Ordering::Acquire) < PAUSE_AT / 2 {
                 subscribed.paused = false;
                 let topic = &subscribed.topics.topic;
                 outgoing.push_back(pending.ask(Ask::Nothing, |out, corr| ask::resume(out, corr, topic, None)));
@@ -396,8 +487,11 @@ impl Driver {
             Ok(None) => return,
             Err(error) => return tracing::warn!(%error, "a frame of the hub is not understood"),
         };
-        if let Outcome::Subscribed { subscription, result } = outcome {
-            self.on_subscribed(subscription, result);
+        match outcome {
+            Outcome::Subscribed { subscription, result } => self.on_subscribed(subscription, result),
+            Outcome::Renewed(Ok(expires)) => self.on_authenticated(expires),
+            Outcome::Renewed(Err(error)) => self.renew_later(&error.to_string()),
+            Outcome::Settled | Outcome::Unasked => {}
         }
     }
 
@@ -462,6 +556,20 @@ impl Driver {
             let frame = self.pending.ask(Ask::Nothing, |out, corr| ask::pause(out, corr, &topic, None));
             self.outgoing.push_back(frame);
         }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn fetched(fetching: &mut Option<Fetching>) -> Result<String, String> {
+    match fetching {
+        Some(fetching) => fetching.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -67,8 +67,12 @@ pub(crate) enum Ask {
     Ack { topic: Arc<str>, group: Group, ids: Vec<EventId>, replies: Vec<Reply<()>> },
     /// Events given back: a lost connection gives them back too.
     Nack { reply: Reply<()> },
-    /// A lease that is to last longer: it is lost with the connection.
+    /// A lease that is to last longer, or an ack that counts only with it: it is lost with the connection.
     Extend { reply: Reply<()> },
+    /// The next token.
+    Renew,
+    /// A pause that was asked for, or its end.
+    Hold { reply: Reply<()> },
     /// Nobody waits.
     Nothing,
 }
@@ -87,6 +91,8 @@ pub(crate) enum Outcome {
     Settled,
     /// A subscription is there, or not.
     Subscribed { subscription: u64, result: Result<(), Error> },
+    /// The token was renewed until then (epoch seconds, where the hub says so), or not.
+    Renewed(Result<Option<u64>, Error>),
     /// The hub says something by itself.
     Unasked,
 }
@@ -137,6 +143,10 @@ impl Pending {
             unconfirmed.confirm(done);
             return Outcome::Settled;
         }
+        if matches!(self.asks.get(&corr), Some(Ask::Renew)) {
+            self.asks.remove(&corr);
+            return Outcome::Renewed(Ok(done.exp));
+        }
         self.settle(corr, &Ok(()))
     }
 
@@ -164,9 +174,10 @@ impl Pending {
                     let _ = reply.send(result.clone());
                 }
             }
-            Some(Ask::Nack { reply } | Ask::Extend { reply }) => {
+            Some(Ask::Nack { reply } | Ask::Extend { reply } | Ask::Hold { reply }) => {
                 let _ = reply.send(result.clone());
             }
+            Some(Ask::Renew) => return Outcome::Renewed(result.clone().map(|()| None)),
             Some(Ask::Nothing) | None => {}
         }
         Outcome::Settled
@@ -188,13 +199,14 @@ impl Pending {
                 Ask::Ack { .. } => {
                     kept.insert(corr, ask);
                 }
-                Ask::Nack { reply } => {
+                // A connection that is lost gives events back too; a new one is told what is held.
+                Ask::Nack { reply } | Ask::Hold { reply } => {
                     let _ = reply.send(Ok(()));
                 }
                 Ask::Extend { reply } => {
                     let _ = reply.send(Err(Error::Lost));
                 }
-                Ask::Subscribe { .. } | Ask::Nothing => {}
+                Ask::Subscribe { .. } | Ask::Renew | Ask::Nothing => {}
             }
         }
         self.asks = kept;

@@ -7,6 +7,7 @@ use promethean_event::IdMaker;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::driver::Driver;
+use crate::token::Token;
 use crate::{Client, Error, wire};
 
 /// What a client may be told before it connects.
@@ -19,7 +20,7 @@ pub struct Builder {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) url: String,
-    pub(crate) token: Option<String>,
+    pub(crate) token: Token,
     pub(crate) name: Option<String>,
     pub(crate) window: usize,
     pub(crate) connect_timeout: Duration,
@@ -41,7 +42,7 @@ impl Builder {
         Self {
             settings: Settings {
                 url,
-                token: None,
+                token: Token::None,
                 name: None,
                 window: 1_024,
                 connect_timeout: Duration::from_secs(10),
@@ -53,11 +54,23 @@ impl Builder {
         }
     }
 
-    /// The token of `AUTH`, sent on every connection. When it has run out and the hub refuses it, the client ends: make
-    /// a new one with a new token.
+    /// The token of `AUTH`, sent on every connection. When it has run out and the hub refuses it, the client ends; for
+    /// tokens that run out there is [`Builder::token_from`].
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.settings.token = Some(token.into());
+        self.settings.token = Token::Fixed(token.into());
+        self
+    }
+
+    /// Asks `fetch` for a token on every connection, and again before it runs out, so that the connection stays.
+    #[must_use]
+    pub fn token_from<F, Fut, E>(mut self, fetch: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<String, E>> + Send + 'static,
+        E: std::fmt::Display,
+    {
+        self.settings.token = Token::source(fetch);
         self
     }
 

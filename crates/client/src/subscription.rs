@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::driver::Command;
 use crate::{Delivery, Error};
@@ -34,6 +34,31 @@ impl Subscription {
             let _ = self.commands.try_send(Command::Resume);
         }
         next.map(Some)
+    }
+}
+
+impl Subscription {
+    /// Stops the deliveries to this subscriber; what it has stays with it. Holds over reconnects.
+    ///
+    /// # Errors
+    /// The subscription has ended.
+    pub async fn pause(&self) -> Result<(), Error> {
+        self.hold(true).await
+    }
+
+    /// Goes on with the deliveries.
+    ///
+    /// # Errors
+    /// The subscription has ended.
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.hold(false).await
+    }
+
+    async fn hold(&self, held: bool) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Hold { subscription: self.number, held, reply };
+        self.commands.send(command).await.map_err(|_| Error::Closed)?;
+        answer.await.unwrap_or(Err(Error::Closed))
     }
 }
 

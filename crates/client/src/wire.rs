@@ -24,8 +24,15 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for T {}
 /// A connection that has been authenticated.
 pub(crate) type Wire = WebSocketStream<Box<dyn ReadWrite>>;
 
+/// A new connection.
+pub(crate) struct Connected {
+    pub(crate) wire: Wire,
+    /// When the token runs out, in epoch seconds, where the hub says so.
+    pub(crate) expires: Option<u64>,
+}
+
 /// Connects and authenticates.
-pub(crate) async fn connect(settings: &Settings) -> Result<Wire, Error> {
+pub(crate) async fn connect(settings: &Settings) -> Result<Connected, Error> {
     let failed = |reason: String| Error::Connect { url: settings.url.clone(), reason };
     let too_slow = || failed(format!("no answer within {:?}", settings.connect_timeout));
     match tokio::time::timeout(settings.connect_timeout, open(settings)).await {
@@ -48,7 +55,8 @@ impl<E: std::error::Error> From<E> for Opening {
     }
 }
 
-async fn open(settings: &Settings) -> Result<Wire, Opening> {
+async fn open(settings: &Settings) -> Result<Connected, Opening> {
+    let token = settings.token.fetch().await.map_err(|reason| Opening::Failed(format!("no token: {reason}")))?;
     let mut request = settings.url.as_str().into_client_request()?;
     request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static("promethean.v1"));
     let tls = match request.uri().scheme_str() {
@@ -79,14 +87,15 @@ async fn open(settings: &Settings) -> Result<Wire, Opening> {
         }
         other => Opening::Failed(other.to_string()),
     })?;
-    if let Some(token) = &settings.token {
-        authenticate(&mut wire, token).await?;
-    }
-    Ok(wire)
+    let expires = match token {
+        Some(token) => authenticate(&mut wire, &token).await?,
+        None => None,
+    };
+    Ok(Connected { wire, expires })
 }
 
-/// Proves who the client is. Nothing else is on the wire yet.
-async fn authenticate(wire: &mut Wire, token: &str) -> Result<(), Opening> {
+/// Proves who the client is; until when that counts. Nothing else is on the wire yet.
+async fn authenticate(wire: &mut Wire, token: &str) -> Result<Option<u64>, Opening> {
     let mut frame = Vec::new();
     ask::auth(&mut frame, 0, token);
     wire.send(text(frame)).await?;
@@ -94,7 +103,8 @@ async fn authenticate(wire: &mut Wire, token: &str) -> Result<(), Opening> {
         if let Message::Text(text) = message? {
             return match Answer::parse(&text)? {
                 Some(Answer::Error(refusal)) => Err(Opening::Refused(Error::refused(&refusal))),
-                _ => Ok(()),
+                Some(Answer::Ok(done)) => Ok(done.exp),
+                _ => Ok(None),
             };
         }
     }

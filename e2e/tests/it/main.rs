@@ -3,4 +3,5 @@
 mod connections;
 mod crash;
 mod drain;
+mod scenarios;
 mod secrets;

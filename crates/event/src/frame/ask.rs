@@ -230,6 +230,15 @@ pub fn ack(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, events: &[E
     out.push(b'}');
 }
 
+/// `ACK` of an event, refused with `lease_lost` once it was given out again.
+pub fn ack_fenced(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, event: EventId, lease: u64) {
+    begin(out, "ACK", corr);
+    named(out, topic, Some(group.as_str()));
+    ids(out, "ids", &[event]);
+    number(out, "lease", lease);
+    out.push(b'}');
+}
+
 /// How a `NACK` wants its events back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GiveBack {
