@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -92,11 +92,11 @@ struct World {
 impl World {
     fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        // A port of its own, so that the hub comes back at the same one.
-        let at = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
-        let setup = Setup::log(dir.path()).env("JWT_SECRET", SECRET).env("WS_PORT", &at.port().to_string());
-        let hub = Some(setup.start());
-        Self { _dir: dir, setup, hub, at }
+        let setup = Setup::log(dir.path()).env("JWT_SECRET", SECRET);
+        let hub = setup.start();
+        // It comes back at the same address.
+        let (at, setup) = (hub.ws, setup.env("WS_PORT", &hub.ws.port().to_string()));
+        Self { _dir: dir, setup, hub: Some(hub), at }
     }
 
     fn url(&self) -> String {
