@@ -10,6 +10,8 @@ mod group_state;
 mod group_store;
 pub mod log;
 pub mod memory;
+#[cfg(feature = "mongo")]
+pub mod mongo;
 mod ownership;
 mod ranges;
 mod settings;

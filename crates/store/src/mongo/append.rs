@@ -1,0 +1,482 @@
+//! Appending: group commit by topic, one transaction a batch.
+//!
+//! ```text
+//!   append a ─┐
+//!   append a ─┼─► queue of a ──► transaction: insert at N+1 … N+k, then counters {a, next: N} → N+k, commit
+//!   append a ─┘       everything that waits goes in one; the next batch gathers meanwhile
+//! ```
+//!
+//! The counter is written in every transaction of its topic, so that two hubs' transactions conflict: commit order is
+//! seq order, readers see a prefix. A conflict, or a seq that another hub was faster with: number anew and retry.
+//!
+//! An answer is given only when the outcome is known. A commit whose answer was lost is asked for again; then the
+//! events are looked for by id and batch. Ids are unique, so that an attempt that did commit after all makes the next
+//! one fail and be found. What is not known when the time is over is said to be unknown.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use foldhash::fast::RandomState;
+use mongodb::ClientSession;
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::error::{Error as Fault, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
+use mongodb::options::{ReadConcern, TransactionOptions};
+use parking_lot::Mutex;
+use promethean_event::{EventId, IdOrigin, NewEvent, Seq, Topic};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::connect::write_concern;
+use super::document::{encode, number, signed, unsigned, wire_bytes};
+use super::fault::{self, OPERATION, code, is_away, is_duplicate, limited, nonce, patiently, pause, words};
+use super::plan::{Growth, Item, Plan, Taken};
+use super::{COUNTERS, EVENTS, Shared};
+use crate::{Error, Outcome, Result};
+
+/// Most events and bytes in one transaction.
+const BATCH_EVENTS: usize = 5_000;
+const BATCH_BYTES: usize = 8 << 20;
+/// Bytes that may wait, in KiB; over it, publishers wait.
+const QUEUE_KIB: usize = 64 << 10;
+/// Transactions at once, over all topics.
+const PARALLEL: usize = 8;
+
+/// What one call of `append` brought.
+struct Job {
+    items: Vec<Item>,
+    documents: Vec<RawDocumentBuf>,
+    bytes: usize,
+    reply: oneshot::Sender<Result<Vec<Outcome>>>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// What waits for a topic's next transaction. `None`: calls whose units span topics.
+type Queues = HashMap<Option<Topic>, VecDeque<Job>, RandomState>;
+
+pub(super) struct Appends {
+    /// A queue is there as long as its worker runs.
+    queues: Mutex<Queues>,
+    room: Arc<Semaphore>,
+    parallel: Semaphore,
+}
+
+impl Appends {
+    pub(super) fn new() -> Self {
+        Self { queues: Mutex::default(), room: Arc::new(Semaphore::new(QUEUE_KIB)), parallel: Semaphore::new(PARALLEL) }
+    }
+
+    /// Waits until everything that was accepted is answered.
+    pub(super) async fn drained(&self) {
+        let all = u32::try_from(QUEUE_KIB).unwrap_or(u32::MAX);
+        let _ = self.room.acquire_many(all).await;
+    }
+}
+
+/// Appends events of any topics, and answers for each in the same order.
+pub(super) async fn append(shared: &Arc<Shared>, events: Vec<NewEvent>) -> Result<Vec<Outcome>> {
+    shared.open()?;
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mixed = events
+        .chunk_by(|one, next| one.unit == next.unit)
+        .any(|unit| unit.iter().any(|event| event.topic != unit[0].topic));
+    if mixed {
+        let waiting = enqueue(shared, None, events).await?;
+        return answer(waiting.await);
+    }
+    let single = events.iter().all(|event| event.topic == events[0].topic);
+    if single {
+        let topic = Some(events[0].topic.clone());
+        let waiting = enqueue(shared, topic, events).await?;
+        return answer(waiting.await);
+    }
+    append_by_topic(shared, events).await
+}
+
+/// Several topics, each in a transaction of its own.
+async fn append_by_topic(shared: &Arc<Shared>, events: Vec<NewEvent>) -> Result<Vec<Outcome>> {
+    let count = events.len();
+    let mut parts: Vec<(Topic, Vec<usize>, Vec<NewEvent>)> = Vec::new();
+    for (index, event) in events.into_iter().enumerate() {
+        match parts.iter_mut().find(|(topic, ..)| *topic == event.topic) {
+            Some((_, places, part)) => {
+                places.push(index);
+                part.push(event);
+            }
+            None => parts.push((event.topic.clone(), vec![index], vec![event])),
+        }
+    }
+    let mut waiting = Vec::with_capacity(parts.len());
+    for (topic, places, part) in parts {
+        waiting.push((places, enqueue(shared, Some(topic), part).await));
+    }
+    let mut outcomes = vec![None; count];
+    let (mut failed, mut stored) = (None, false);
+    for (places, reply) in waiting {
+        let part = match reply {
+            Ok(reply) => answer(reply.await),
+            Err(error) => Err(error),
+        };
+        match part {
+            Ok(part) => {
+                stored = true;
+                places.into_iter().zip(part).for_each(|(place, outcome)| outcomes[place] = Some(outcome));
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        None => Ok(outcomes.into_iter().flatten().collect()),
+        // The answer is one for all topics of the call: some of it is in the log.
+        Some(Error::Refused(why)) if stored => {
+            Err(Error::Unknown(format!("some topics of this call were stored, others not: {why}")))
+        }
+        Some(error) => Err(error),
+    }
+}
+
+fn answer(reply: std::result::Result<Result<Vec<Outcome>>, oneshot::error::RecvError>) -> Result<Vec<Outcome>> {
+    reply.unwrap_or_else(|_| Err(Error::Unknown("the hub ended before MongoDB had answered".to_owned())))
+}
+
+/// Puts a call into its queue, and starts the queue's worker where none runs.
+async fn enqueue(
+    shared: &Arc<Shared>,
+    topic: Option<Topic>,
+    events: Vec<NewEvent>,
+) -> Result<oneshot::Receiver<Result<Vec<Outcome>>>> {
+    let mut documents = Vec::with_capacity(events.len());
+    for event in &events {
+        let too_large =
+            || Error::Refused(format!("the event {} is larger than a document of MongoDB may be", event.id));
+        documents.push(encode(event).ok_or_else(too_large)?);
+    }
+    let bytes = documents.iter().map(|document| document.as_bytes().len()).sum::<usize>();
+    let kib = u32::try_from((bytes >> 10) + 1).unwrap_or(u32::MAX).min(QUEUE_KIB as u32);
+    let room = Arc::clone(&shared.appends.room).acquire_many_owned(kib).await;
+    let room = room.map_err(|_| Error::Closed("the hub is shutting down".to_owned()))?;
+    shared.open()?;
+    let items = events.into_iter().map(item).collect();
+    let (reply, waiting) = oneshot::channel();
+    let job = Job { items, documents, bytes, reply, _room: room };
+    let mut queues = shared.appends.queues.lock();
+    match queues.get_mut(&topic) {
+        Some(queue) => queue.push_back(job),
+        None => {
+            queues.insert(topic.clone(), VecDeque::from([job]));
+            tokio::spawn(work(Arc::clone(shared), topic));
+        }
+    }
+    Ok(waiting)
+}
+
+fn item(event: NewEvent) -> Item {
+    let bytes = wire_bytes(&event);
+    Item { id: event.id, origin: event.origin, topic: event.topic, unit: event.unit, ts: event.ts, bytes }
+}
+
+/// Takes what waits, batch by batch, until nothing does.
+async fn work(shared: Arc<Shared>, topic: Option<Topic>) {
+    loop {
+        let Ok(_turn) = shared.appends.parallel.acquire().await else { return };
+        let Some(batch) = take(&mut shared.appends.queues.lock(), &topic) else { return };
+        commit(&shared, batch).await;
+    }
+}
+
+/// Whole calls, as many as fit; the queue goes when it is empty.
+fn take(queues: &mut Queues, topic: &Option<Topic>) -> Option<Vec<Job>> {
+    let queue = queues.get_mut(topic)?;
+    let (mut events, mut bytes, mut batch) = (0, 0, Vec::new());
+    while let Some(job) = queue.front() {
+        events += job.items.len();
+        bytes += job.bytes;
+        if !batch.is_empty() && (events > BATCH_EVENTS || bytes > BATCH_BYTES) {
+            break;
+        }
+        batch.extend(queue.pop_front());
+    }
+    if batch.is_empty() {
+        queues.remove(topic);
+        return None;
+    }
+    Some(batch)
+}
+
+async fn commit(shared: &Arc<Shared>, jobs: Vec<Job>) {
+    let (mut calls, mut documents, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+    for job in jobs {
+        calls.push(job.items);
+        documents.push(job.documents.into_iter().map(Some).collect::<Vec<_>>());
+        replies.push((job.reply, job._room));
+    }
+    let ended = Batch::new(shared, calls, documents).run().await;
+    match ended {
+        Ok(plan) => {
+            for growth in &plan.growth {
+                shared.tails.announce(&growth.topic, growth.to());
+            }
+            replies.into_iter().zip(plan.outcomes).for_each(|((reply, _), outcomes)| drop(reply.send(Ok(outcomes))));
+        }
+        Err(error) => replies.into_iter().for_each(|(reply, _)| drop(reply.send(Err(error.clone())))),
+    }
+}
+
+/// One batch on its way.
+struct Batch<'a> {
+    shared: &'a Shared,
+    id: [u8; 16],
+    calls: Vec<Vec<Item>>,
+    documents: Vec<Vec<Option<RawDocumentBuf>>>,
+    taken: HashMap<EventId, Taken>,
+    /// Where topics end, as last heard.
+    ends: HashMap<Topic, Seq>,
+    /// Attempts that may have been committed.
+    open: Vec<Plan>,
+    began: Instant,
+}
+
+/// How an attempt ended.
+enum Attempt {
+    Committed,
+    /// Nothing was stored: somebody else was faster, or the moment was bad.
+    Again(Fault),
+    /// Nothing was stored: an id is there already.
+    Taken(Fault),
+    /// The commit was sent, and there is no answer.
+    Open(Fault),
+    /// Nothing was stored, and no attempt will fare better.
+    Never(Fault),
+}
+
+impl<'a> Batch<'a> {
+    fn new(shared: &'a Shared, calls: Vec<Vec<Item>>, documents: Vec<Vec<Option<RawDocumentBuf>>>) -> Self {
+        let mut ends = HashMap::new();
+        for item in calls.iter().flatten() {
+            if !ends.contains_key(&item.topic) {
+                ends.insert(item.topic.clone(), shared.tails.end(&item.topic));
+            }
+        }
+        let (taken, open, began) = (HashMap::new(), Vec::new(), Instant::now());
+        Self { shared, id: nonce(), calls, documents, taken, ends, open, began }
+    }
+
+    async fn run(mut self) -> Result<Plan> {
+        // Clients' ids are looked up first: a duplicate among them costs no attempt.
+        if self.calls.iter().flatten().any(|item| item.origin == IdOrigin::Client) {
+            self.look_up(false).await?;
+        }
+        for round in 0.. {
+            let plan = Plan::new(&self.calls, &self.taken, |topic| self.ends.get(topic).copied().unwrap_or(0));
+            if plan.inserts.is_empty() {
+                return Ok(plan);
+            }
+            let fault = match self.attempt(&plan).await {
+                Attempt::Committed => return Ok(plan),
+                Attempt::Never(fault) => return Err(self.given_up(&fault)),
+                Attempt::Taken(fault) => {
+                    if let Some(found) = self.look_up(true).await? {
+                        return Ok(found);
+                    }
+                    fault
+                }
+                Attempt::Open(fault) => {
+                    self.open.push(plan);
+                    if let Ok(Some(found)) = self.look_up(true).await {
+                        return Ok(found);
+                    }
+                    fault
+                }
+                Attempt::Again(fault) => fault,
+            };
+            if self.began.elapsed() > OPERATION {
+                return Err(self.given_up(&fault));
+            }
+            pause(round).await;
+            self.refresh().await?;
+        }
+        unreachable!("the loop ends by an answer or the time limit")
+    }
+
+    fn given_up(&self, fault: &Fault) -> Error {
+        let why = words(fault);
+        if self.open.is_empty() {
+            Error::Refused(format!("MongoDB did not take it, nothing was stored: {why}"))
+        } else {
+            let limit = OPERATION.as_secs();
+            Error::Unknown(format!("MongoDB did not say within {limit} s whether it was stored: {why}"))
+        }
+    }
+
+    /// A failed question in the middle: what is known stays what it is.
+    fn unasked(&self, error: Error) -> Error {
+        match error {
+            Error::Refused(why) if !self.open.is_empty() => Error::Unknown(why),
+            other => other,
+        }
+    }
+
+    async fn attempt(&mut self, plan: &Plan) -> Attempt {
+        let mut session = match limited(self.shared.client.start_session()).await {
+            Ok(session) => session,
+            Err(fault) => return sort(fault),
+        };
+        match self.write(&mut session, plan).await {
+            Ok(true) => self.finish(&mut session).await,
+            Ok(false) => {
+                let _ = limited(session.abort_transaction()).await;
+                Attempt::Again(Fault::custom("another hub appends to the topic at the same time".to_owned()))
+            }
+            Err(fault) => {
+                let _ = limited(session.abort_transaction()).await;
+                sort(fault)
+            }
+        }
+    }
+
+    /// The transaction up to its commit; `false`: a counter is not where it was thought to be.
+    async fn write(&mut self, session: &mut ClientSession, plan: &Plan) -> mongodb::error::Result<bool> {
+        let options = TransactionOptions::builder()
+            .read_concern(ReadConcern::majority())
+            .write_concern(write_concern())
+            .max_commit_time(fault::REQUEST)
+            .build();
+        session.start_transaction().with_options(options).await?;
+        for (call, index, seq) in &plan.inserts {
+            let place = &mut self.documents[*call][*index];
+            *place = place.take().and_then(|document| number(document, *seq, &self.id));
+        }
+        let documents = plan.inserts.iter().filter_map(|(call, index, _)| self.documents[*call][*index].as_ref());
+        let events = self.shared.database.collection::<RawDocumentBuf>(EVENTS);
+        let inserted = limited(events.insert_many(documents).session(&mut *session)).await?;
+        if inserted.inserted_ids.len() != plan.inserts.len() {
+            return Err(Fault::custom("an event could not be numbered: this is a bug".to_owned()));
+        }
+        let counters = self.shared.database.collection::<Document>(COUNTERS);
+        for growth in &plan.growth {
+            let (filter, update) = counter(growth);
+            let moved = counters.update_one(filter, update).upsert(growth.from == 0).session(&mut *session);
+            match limited(moved).await {
+                Ok(done) if done.matched_count + u64::from(done.upserted_id.is_some()) == 1 => {}
+                Ok(_) => return Ok(false),
+                Err(fault) if is_duplicate(&fault) => return Ok(false),
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(true)
+    }
+
+    async fn finish(&self, session: &mut ClientSession) -> Attempt {
+        for round in 0.. {
+            match limited(session.commit_transaction()).await {
+                Ok(()) => return Attempt::Committed,
+                Err(fault) if fault.contains_label(TRANSIENT_TRANSACTION_ERROR) => return Attempt::Again(fault),
+                Err(fault) => {
+                    let ask_again = fault.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) || is_away(&fault);
+                    if !ask_again || round >= 8 || self.began.elapsed() > OPERATION {
+                        return Attempt::Open(fault);
+                    }
+                }
+            }
+            pause(round + 3).await;
+        }
+        unreachable!("the loop ends by an answer or the rounds")
+    }
+
+    /// Looks where ids are, as a majority has it. With `all`, also the hub's own: finds an attempt that was committed.
+    async fn look_up(&mut self, all: bool) -> Result<Option<Plan>> {
+        let ids: Vec<String> = (self.calls.iter().flatten())
+            .filter(|item| all || item.origin == IdOrigin::Client)
+            .map(|item| item.id.to_string())
+            .collect();
+        let mut ours = None;
+        for ids in ids.chunks(10_000) {
+            let found = find_ids(self.shared, ids).await.map_err(|error| self.unasked(error))?;
+            for (id, taken, batch) in found {
+                if batch == self.id {
+                    ours = Some((id, taken.seq));
+                } else {
+                    self.taken.insert(id, taken);
+                }
+            }
+        }
+        let Some((id, seq)) = ours else { return Ok(None) };
+        let has =
+            |plan: &Plan| plan.inserts.iter().any(|(call, index, at)| *at == seq && self.calls[*call][*index].id == id);
+        Ok(self.open.iter().find(|plan| has(plan)).cloned())
+    }
+
+    /// Where the topics end now, as the primary has it.
+    async fn refresh(&mut self) -> Result<()> {
+        let names: Vec<&str> = self.ends.keys().map(Topic::as_str).collect();
+        let counters = self.shared.database.collection::<Document>(COUNTERS);
+        let found = patiently("where the topic ends", || async {
+            let local = counters.find(doc! { "_id": { "$in": &names } }).read_concern(ReadConcern::local());
+            let mut cursor = local.await?;
+            let mut found = Vec::new();
+            while cursor.advance().await? {
+                let end = unsigned(cursor.current().get("next").ok().flatten());
+                found.push((cursor.current().get_str("_id").unwrap_or_default().to_owned(), end.unwrap_or(0)));
+            }
+            Ok(found)
+        });
+        for (name, end) in found.await.map_err(|error| self.unasked(error))? {
+            if let Some(known) = self.ends.iter_mut().find(|(topic, _)| topic.as_str() == name) {
+                *known.1 = end;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a failed step before the commit means.
+fn sort(fault: Fault) -> Attempt {
+    if is_duplicate(&fault) {
+        let seq = words(&fault).contains("topic_1_seq_1");
+        return if seq { Attempt::Again(fault) } else { Attempt::Taken(fault) };
+    }
+    // 251, 246: the transaction was ended by the server meanwhile.
+    if is_away(&fault) || matches!(code(&fault), Some(251 | 246)) {
+        Attempt::Again(fault)
+    } else {
+        Attempt::Never(fault)
+    }
+}
+
+/// The counter's step from where the plan begins to where it ends.
+fn counter(growth: &Growth) -> (Document, Document) {
+    let at = if growth.from == 0 {
+        doc! { "$in": [0_i64, Bson::Null] }
+    } else {
+        doc! { "$eq": signed(growth.from) }
+    };
+    let (id, ts) = growth.last;
+    let update = doc! {
+        "$set": { "next": signed(growth.to()), "lastId": id.to_string(), "lastTs": signed(ts.0) },
+        "$inc": { "events": signed(growth.events), "bytes": signed(growth.bytes) },
+    };
+    (doc! { "_id": growth.topic.as_str(), "next": at }, update)
+}
+
+/// The events with these ids: where they are, and of which append.
+async fn find_ids(shared: &Shared, ids: &[String]) -> Result<Vec<(EventId, Taken, [u8; 16])>> {
+    let events = shared.database.collection::<RawDocumentBuf>(EVENTS);
+    let fields = doc! { "_id": 0, "id": 1, "topic": 1, "seq": 1, "batch": 1 };
+    patiently("whether ids are taken", || async {
+        let mut cursor = events.find(doc! { "id": { "$in": ids } }).projection(fields.clone()).await?;
+        let mut found = Vec::new();
+        while cursor.advance().await? {
+            let document = cursor.current();
+            let id = document.get_str("id").ok().and_then(|id| EventId::parse(id).ok());
+            let topic = document.get_str("topic").ok().and_then(|name| Topic::parse(name).ok());
+            let batch = document.get_binary("batch").ok().and_then(|batch| batch.bytes.try_into().ok());
+            if let (Some(id), Some(topic)) = (id, topic) {
+                let seq = unsigned(document.get("seq").ok().flatten()).unwrap_or(0);
+                found.push((id, Taken { topic, seq }, batch.unwrap_or_default()));
+            }
+        }
+        Ok(found)
+    })
+    .await
+}

@@ -1,0 +1,121 @@
+//! What MongoDB's errors mean, and waiting with a limit.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use mongodb::error::{
+    Error as Fault, ErrorKind, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
+};
+
+use crate::{Error, Result};
+
+/// One request to the server.
+pub(super) const REQUEST: Duration = Duration::from_secs(10);
+/// An operation of the store, with all its retries: longer than an election.
+pub(super) const OPERATION: Duration = Duration::from_secs(30);
+
+/// Codes of a server that is not, or no longer, the one to ask: an election, a shutdown, a lost connection, a time limit.
+const AWAY: [i32; 17] = [6, 7, 64, 89, 91, 112, 134, 189, 262, 290, 9001, 10107, 11600, 11602, 13435, 13436, 50];
+
+/// The server's code.
+pub(super) fn code(fault: &Fault) -> Option<i32> {
+    match fault.kind.as_ref() {
+        ErrorKind::Command(error) => Some(error.code),
+        ErrorKind::Write(WriteFailure::WriteError(error)) => Some(error.code),
+        ErrorKind::Write(WriteFailure::WriteConcernError(error)) => Some(error.code),
+        ErrorKind::InsertMany(error) => {
+            let write = error.write_errors.as_ref().and_then(|errors| errors.first()).map(|error| error.code);
+            write.or_else(|| error.write_concern_error.as_ref().map(|error| error.code))
+        }
+        _ => None,
+    }
+}
+
+/// The server's words.
+pub(super) fn words(fault: &Fault) -> String {
+    match fault.kind.as_ref() {
+        ErrorKind::Command(error) => error.message.clone(),
+        ErrorKind::Write(WriteFailure::WriteError(error)) => error.message.clone(),
+        ErrorKind::Write(WriteFailure::WriteConcernError(error)) => error.message.clone(),
+        ErrorKind::InsertMany(error) => match (&error.write_errors, &error.write_concern_error) {
+            (Some(errors), _) if !errors.is_empty() => errors[0].message.clone(),
+            (_, Some(error)) => error.message.clone(),
+            _ => fault.to_string(),
+        },
+        ErrorKind::ServerSelection { message, .. } => {
+            format!("no primary answers: {}", message.split("Topology:").next().unwrap_or(message).trim())
+        }
+        other => other.to_string(),
+    }
+}
+
+/// A unique index has the value already.
+pub(super) fn is_duplicate(fault: &Fault) -> bool {
+    code(fault) == Some(11000)
+}
+
+/// Another attempt may fare better: nobody is to blame but the moment.
+pub(super) fn is_away(fault: &Fault) -> bool {
+    if fault.contains_label(TRANSIENT_TRANSACTION_ERROR) || fault.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
+        return true;
+    }
+    match fault.kind.as_ref() {
+        ErrorKind::Io(_) | ErrorKind::ServerSelection { .. } | ErrorKind::ConnectionPoolCleared { .. } => true,
+        _ => code(fault).is_some_and(|code| AWAY.contains(&code)),
+    }
+}
+
+/// A request that took longer than [`REQUEST`].
+pub(super) fn late() -> Fault {
+    Fault::from(std::io::Error::new(
+        std::io::ErrorKind::TimedOut,
+        format!("MongoDB did not answer within {} s", REQUEST.as_secs()),
+    ))
+}
+
+/// One request, with its time limit.
+pub(super) async fn limited<T>(
+    request: impl IntoFuture<Output = mongodb::error::Result<T>>,
+) -> mongodb::error::Result<T> {
+    tokio::time::timeout(REQUEST, request.into_future()).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Asks until there is an answer: through an election, not beyond [`OPERATION`]. For what may be asked twice.
+pub(super) async fn patiently<T, F, R>(what: &str, mut request: F) -> Result<T>
+where
+    F: FnMut() -> R,
+    R: Future<Output = mongodb::error::Result<T>>,
+{
+    let (began, mut round) = (Instant::now(), 0);
+    loop {
+        match limited(request()).await {
+            Ok(answer) => return Ok(answer),
+            Err(fault) if is_away(&fault) && began.elapsed() < OPERATION => pause(round).await,
+            Err(fault) => return Err(Error::Refused(format!("{what}: MongoDB says: {}", words(&fault)))),
+        }
+        round += 1;
+    }
+}
+
+/// Waits a little before the next attempt: 2 to 4 ms first, doubling to half a second, never at the same time as others.
+pub(super) async fn pause(round: u32) {
+    let most = (4_u64 << round.min(7)).min(500);
+    tokio::time::sleep(Duration::from_millis(most / 2 + random() % (most / 2 + 1))).await;
+}
+
+/// Any number.
+pub(super) fn random() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// 16 bytes that nobody else has.
+pub(super) fn nonce() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&random().to_le_bytes());
+    bytes[8..].copy_from_slice(&random().to_le_bytes());
+    // A UUIDv4, as the field says.
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}

@@ -1,0 +1,165 @@
+//! Groups' state in the seed's collection `cursors`: `lastId` and `lastTs` to be read by people and scripts, `state`
+//! and `version` for the hub.
+//!
+//! A save is one update that matches the version alone, so a second saver matches nothing. A save whose answer was
+//! lost is sent again; then the version tells whose it was: versions are not counted but grow by chance, no two savers
+//! write the same one.
+
+use std::time::Instant;
+
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, Document, doc};
+use promethean_event::{EventId, Group, Millis, Topic};
+
+use super::document::signed;
+use super::fault::{OPERATION, is_away, is_duplicate, limited, patiently, pause, random, words};
+use super::{CURSORS, Shared};
+use crate::{Error, GroupState, Result, Saved, Version};
+
+/// The seed's id of a cursor.
+pub(super) fn cursor_id(topic: &Topic, group: &Group) -> String {
+    format!("{topic}::{group}")
+}
+
+impl Shared {
+    fn cursors(&self) -> mongodb::Collection<Document> {
+        self.database.collection(CURSORS)
+    }
+
+    /// The state in a cursor; of one that the seed wrote, what its `lastId` says.
+    async fn state_of(&self, topic: &Topic, cursor: &Document) -> Result<Option<(GroupState, Version)>> {
+        let broken = || Error::Damaged(format!("the state of the cursor {:?} cannot be read", cursor.get_str("_id")));
+        if let Ok(bytes) = cursor.get_binary_generic("state") {
+            let state = GroupState::decode(bytes).ok_or_else(broken)?;
+            let version = cursor.get_i64("version").ok().and_then(|version| u64::try_from(version).ok());
+            return Ok(Some((state, version.ok_or_else(broken)?)));
+        }
+        let Some(id) = cursor.get_str("lastId").ok().and_then(|id| EventId::parse(id).ok()) else { return Ok(None) };
+        let place = super::read::locate(self, &[id]).await?.pop().flatten().filter(|place| place.topic == *topic);
+        Ok(place.map(|place| (GroupState { floor: place.seq, last: Some((id, place.ts)), ..GroupState::default() }, 0)))
+    }
+}
+
+pub(super) async fn load(shared: &Shared, topic: &Topic, group: &Group) -> Result<Option<(GroupState, Version)>> {
+    shared.open()?;
+    match shared.by_id(CURSORS, &cursor_id(topic, group)).await? {
+        Some(cursor) => shared.state_of(topic, &cursor).await,
+        None => Ok(None),
+    }
+}
+
+pub(super) async fn compare_and_set(
+    shared: &Shared,
+    topic: &Topic,
+    group: &Group,
+    expected: Version,
+    state: &GroupState,
+) -> Result<Saved> {
+    shared.open()?;
+    let id = cursor_id(topic, group);
+    let new = next_version(expected);
+    let mut set = doc! {
+        "topic": topic.as_str(), "group": group.as_str(), "seq": signed(state.floor), "version": signed(new),
+        "state": Binary { subtype: BinarySubtype::Generic, bytes: state.encode() },
+    };
+    let mut update = Document::new();
+    match state.last {
+        Some((last, Millis(ts))) => {
+            set.insert("lastId", last.to_string());
+            set.insert("lastTs", signed(ts));
+        }
+        None => {
+            update.insert("$unset", doc! { "lastId": "", "lastTs": "" });
+        }
+    }
+    update.insert("$set", set);
+    let at = if expected == 0 { Bson::Null } else { Bson::Int64(signed(expected)) };
+    let filter = doc! { "_id": &id, "version": at };
+    save(shared, &id, new, filter, update, expected == 0).await
+}
+
+/// One update, sent until its outcome is known.
+async fn save(
+    shared: &Shared,
+    id: &str,
+    new: Version,
+    filter: Document,
+    update: Document,
+    first: bool,
+) -> Result<Saved> {
+    let (began, mut open) = (Instant::now(), false);
+    for round in 0.. {
+        let saved = limited(shared.cursors().update_one(filter.clone(), update.clone()).upsert(first)).await;
+        match saved {
+            Ok(done) if done.matched_count == 1 || done.upserted_id.is_some() => return Ok(Saved::Yes(new)),
+            // Nothing matched: somebody else saved, or an attempt of ours did whose answer was lost.
+            Ok(_) => return whose(shared, id, new, open).await,
+            Err(fault) if is_duplicate(&fault) => return whose(shared, id, new, open).await,
+            Err(fault) if is_away(&fault) => {
+                open = true;
+                if began.elapsed() > OPERATION {
+                    return Err(Error::Unknown(format!("MongoDB does not answer: {}", words(&fault))));
+                }
+            }
+            Err(fault) => return Err(Error::Refused(format!("MongoDB refuses the group's state: {}", words(&fault)))),
+        }
+        pause(round + 2).await;
+    }
+    unreachable!("the loop ends by an answer or the time limit")
+}
+
+async fn whose(shared: &Shared, id: &str, new: Version, open: bool) -> Result<Saved> {
+    if !open {
+        return Ok(Saved::Conflict);
+    }
+    let now = shared.by_id(CURSORS, id).await.map_err(|error| Error::Unknown(error.to_string()))?;
+    let version = now.and_then(|cursor| cursor.get_i64("version").ok());
+    Ok(if version == Some(signed(new)) { Saved::Yes(new) } else { Saved::Conflict })
+}
+
+/// Greater than the one before, and nobody else's: of a forgotten group too, so the first is the time.
+fn next_version(expected: Version) -> Version {
+    let by_chance = 1 + random() % (1 << 24);
+    if expected == 0 { Millis::now().0 * 1_000 + by_chance } else { expected + by_chance }
+}
+
+pub(super) async fn groups(shared: &Shared, topic: &Topic) -> Result<Vec<(Group, GroupState)>> {
+    shared.open()?;
+    // A topic's name has no colon: its cursors are those between these two.
+    let range = doc! { "_id": { "$gte": format!("{topic}::"), "$lt": format!("{topic}:;") } };
+    let cursors = shared.cursors();
+    let found = patiently("listing groups", || async {
+        let mut cursor = cursors.find(range.clone()).sort(doc! { "_id": 1 }).await?;
+        let mut found = Vec::new();
+        while cursor.advance().await? {
+            found.push(cursor.deserialize_current()?);
+        }
+        Ok(found)
+    })
+    .await?;
+    let mut groups = Vec::with_capacity(found.len());
+    for cursor in found {
+        let name = cursor.get_str("_id").ok().and_then(|id| id.split_once("::")).map(|(_, group)| group.to_owned());
+        let Some(group) = name.and_then(|name| Group::parse(&name).ok()) else { continue };
+        if let Some((state, _)) = shared.state_of(topic, &cursor).await? {
+            groups.push((group, state));
+        }
+    }
+    Ok(groups)
+}
+
+pub(super) async fn forget(shared: &Shared, topic: &Topic, group: &Group) -> Result<bool> {
+    shared.open()?;
+    let (id, cursors) = (cursor_id(topic, group), shared.cursors());
+    let (began, mut open) = (Instant::now(), false);
+    for round in 0.. {
+        match limited(cursors.delete_one(doc! { "_id": &id })).await {
+            Ok(done) => return Ok(done.deleted_count > 0 || open),
+            Err(fault) if is_away(&fault) && began.elapsed() < OPERATION => open = true,
+            Err(fault) if open => return Err(Error::Unknown(format!("MongoDB does not answer: {}", words(&fault)))),
+            Err(fault) => return Err(Error::Refused(format!("MongoDB refuses to forget: {}", words(&fault)))),
+        }
+        pause(round + 2).await;
+    }
+    unreachable!("the loop ends by an answer or the time limit")
+}

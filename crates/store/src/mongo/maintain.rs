@@ -1,0 +1,194 @@
+//! Retention, compaction and trims: removing events in pieces, each a transaction that also counts what went.
+//!
+//! What was removed is counted in `trims`, not in `counters`: a removal never gets in the way of an append. Events go
+//! in seq order, the oldest first, so that of a key no earlier event is ever left without its later ones. Any number of
+//! hubs may do this at once: a piece that another hub has taken away meanwhile is looked at anew.
+
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use promethean_event::{Millis, Seq, Topic};
+
+use super::connect::write_concern;
+use super::document::{signed, unsigned};
+use super::fault::{is_away, limited, pause, words};
+use super::read::{count, from};
+use super::{EVENTS, Shared, TRIMS};
+use crate::{Compaction, Error, Result, Retention};
+
+/// Events removed in one transaction.
+const PIECE: usize = 1_000;
+/// Attempts at one piece.
+const ATTEMPTS: u32 = 10;
+
+/// What is known of an event that may go.
+struct Entry {
+    seq: Seq,
+    appended: Millis,
+    bytes: u64,
+}
+
+fn entry(document: &RawDocumentBuf) -> Option<Entry> {
+    let number = |name| unsigned(document.get(name).ok().flatten());
+    let appended = Millis(number("appended").or_else(|| number("ts")).unwrap_or(0));
+    Some(Entry { seq: number("seq")?, appended, bytes: number("size").unwrap_or(0) })
+}
+
+fn fields() -> Document {
+    doc! { "_id": 0, "seq": 1, "appended": 1, "ts": 1, "size": 1 }
+}
+
+/// Removes events with `seq < before`.
+pub(super) async fn trim(shared: &Shared, topic: &Topic, before: Seq) -> Result<()> {
+    shared.open()?;
+    loop {
+        let filter = doc! { "topic": topic.as_str(), "seq": { "$gte": 0_i64, "$lt": signed(before) } };
+        let found = shared.find(filter, doc! { "seq": 1 }, PIECE, Some(fields())).await?;
+        let entries: Vec<_> = found.iter().filter_map(entry).collect();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        remove(shared, topic, &entries).await?;
+    }
+}
+
+/// Removes these events, all or none; `false`: some of them were gone.
+async fn remove(shared: &Shared, topic: &Topic, entries: &[Entry]) -> Result<bool> {
+    for round in 0..ATTEMPTS {
+        match removed(shared, topic, entries).await {
+            Ok(whole) => return Ok(whole),
+            Err(fault) if is_away(&fault) => {}
+            Err(fault) => return Err(Error::Refused(format!("removing events: MongoDB says: {}", words(&fault)))),
+        }
+        pause(round).await;
+    }
+    // Whether the last attempt was committed does not matter: what is left is found by the next look.
+    Err(Error::Refused("removing events: MongoDB does not take it now; it will be tried again".to_owned()))
+}
+
+async fn removed(shared: &Shared, topic: &Topic, entries: &[Entry]) -> mongodb::error::Result<bool> {
+    let mut session = limited(shared.client.start_session()).await?;
+    session.start_transaction().write_concern(write_concern()).await?;
+    let seqs: Vec<Bson> = entries.iter().map(|entry| Bson::Int64(signed(entry.seq))).collect();
+    let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
+    let events = shared.database.collection::<Document>(EVENTS);
+    let filter = doc! { "topic": topic.as_str(), "seq": { "$in": seqs } };
+    let gone = limited(events.delete_many(filter).session(&mut session)).await?;
+    if gone.deleted_count != entries.len() as u64 {
+        limited(session.abort_transaction()).await?;
+        return Ok(false);
+    }
+    let trims = shared.database.collection::<Document>(TRIMS);
+    let more = doc! { "$inc": { "events": signed(entries.len() as u64), "bytes": signed(bytes) } };
+    let counted = trims.update_one(doc! { "_id": topic.as_str() }, more).upsert(true).session(&mut session);
+    limited(counted).await?;
+    limited(session.commit_transaction()).await?;
+    Ok(true)
+}
+
+/// Applies every topic's settings.
+pub(super) async fn maintain(shared: &Shared, now: Millis) -> Result<()> {
+    shared.open()?;
+    for (topic, settings) in shared.tails.maintained() {
+        retain(shared, &topic, settings.retention, now).await?;
+        if let Some(compaction) = settings.compaction {
+            compact(shared, &topic, compaction, now).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Millis) -> Result<()> {
+    if retention == Retention::default() {
+        return Ok(());
+    }
+    loop {
+        let Some(info) = super::read::info(shared, topic).await? else { return Ok(()) };
+        let found = shared.find(from(topic, 0), doc! { "seq": 1 }, PIECE, Some(fields())).await?;
+        let (mut events, mut bytes, mut going) = (info.events, info.bytes, Vec::new());
+        for entry in found.iter().filter_map(entry) {
+            let old = retention.max_age.is_some_and(|age| now.since(entry.appended) > age);
+            let many = retention.max_events.is_some_and(|most| events > most);
+            let big = retention.max_bytes.is_some_and(|most| bytes > most);
+            if !(old || many || big) {
+                break;
+            }
+            events = events.saturating_sub(1);
+            bytes = bytes.saturating_sub(entry.bytes);
+            going.push(entry);
+        }
+        let last = going.len() < PIECE;
+        if !going.is_empty() {
+            remove(shared, topic, &going).await?;
+        }
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+/// Removes what a later event of the same key has superseded, and tombstones that were there for their grace.
+///
+/// `trims.compacted` says up to where that was done: only keys of later events are looked at.
+async fn compact(shared: &Shared, topic: &Topic, compaction: Compaction, now: Millis) -> Result<()> {
+    let done = shared.by_id(TRIMS, topic.as_str()).await?.map_or(0, |trims| count(&trims, "compacted"));
+    let (mut from_seq, end) = (done + 1, shared.end(topic).await?);
+    while from_seq <= end {
+        let mut filter = from(topic, from_seq);
+        filter.insert("key", doc! { "$exists": true });
+        let fields = doc! { "_id": 0, "key": 1, "seq": 1 };
+        let found = shared.find(filter, doc! { "seq": 1 }, PIECE, Some(fields)).await?;
+        let mut keys: Vec<&str> = found.iter().filter_map(|document| document.get_str("key").ok()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            superseded(shared, topic, key).await?;
+        }
+        let last = found.last().and_then(|document| unsigned(document.get("seq").ok().flatten()));
+        from_seq = if found.len() < PIECE { end + 1 } else { last.unwrap_or(end) + 1 };
+    }
+    expired(shared, topic, compaction, now).await?;
+    if end > done {
+        let trims = shared.database.collection::<Document>(TRIMS);
+        let mark = doc! { "$max": { "compacted": signed(end) } };
+        let marked = trims.update_one(doc! { "_id": topic.as_str() }, mark).upsert(true);
+        limited(marked).await.map_err(|fault| Error::Refused(words(&fault)))?;
+    }
+    Ok(())
+}
+
+/// Removes all events of a key but the last.
+async fn superseded(shared: &Shared, topic: &Topic, key: &str) -> Result<()> {
+    let filter = || doc! { "topic": topic.as_str(), "key": key };
+    let latest = shared.find(filter(), doc! { "key": 1, "seq": -1 }, 1, Some(fields())).await?;
+    let Some(latest) = latest.first().and_then(entry) else { return Ok(()) };
+    remove_key(shared, topic, key, latest.seq).await
+}
+
+/// Removes the events of a key before a seq, the oldest first.
+async fn remove_key(shared: &Shared, topic: &Topic, key: &str, before: Seq) -> Result<()> {
+    loop {
+        let filter = doc! { "topic": topic.as_str(), "key": key, "seq": { "$lt": signed(before) } };
+        let found = shared.find(filter, doc! { "key": -1, "seq": 1 }, PIECE, Some(fields())).await?;
+        let entries: Vec<_> = found.iter().filter_map(entry).collect();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        remove(shared, topic, &entries).await?;
+    }
+}
+
+/// Tombstones that are old enough, and the latest of their keys.
+async fn expired(shared: &Shared, topic: &Topic, compaction: Compaction, now: Millis) -> Result<()> {
+    let grace = u64::try_from(compaction.tombstone_grace.as_millis()).unwrap_or(u64::MAX);
+    let Some(before) = now.0.checked_sub(grace) else { return Ok(()) };
+    let filter = doc! { "topic": topic.as_str(), "tombstone": true, "appended": { "$lt": signed(before) } };
+    let mut wanted = fields();
+    wanted.insert("key", 1);
+    for document in shared.find(filter, doc! { "appended": 1 }, PIECE, Some(wanted)).await? {
+        if let (Ok(key), Some(tombstone)) = (document.get_str("key"), entry(&document)) {
+            superseded(shared, topic, key).await?;
+            // Gone already when a later event came; else the last of its key.
+            remove(shared, topic, &[tombstone]).await?;
+        }
+    }
+    Ok(())
+}

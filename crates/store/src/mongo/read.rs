@@ -1,0 +1,192 @@
+//! Reading, seeking, finding: every question by an index, at majority.
+
+use std::collections::HashMap;
+
+use mongodb::bson::{Document, RawDocumentBuf, doc};
+use promethean_event::{Event, EventId, Millis, Seq, Topic};
+
+use super::document::{decode, signed, unsigned};
+use super::fault::patiently;
+use super::{COUNTERS, EVENTS, Shared, TRIMS};
+use crate::{Error, Place, ReadMax, Result, Seek, Start, TopicInfo};
+
+/// Documents in one answer of the server.
+const PIECE: usize = 1_000;
+
+impl Shared {
+    /// The documents of `events` that match, at most `limit`.
+    pub(super) async fn find(
+        &self,
+        filter: Document,
+        sort: Document,
+        limit: usize,
+        fields: Option<Document>,
+    ) -> Result<Vec<RawDocumentBuf>> {
+        let events = self.database.collection::<RawDocumentBuf>(EVENTS);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        patiently("reading events", || async {
+            let mut asked = events.find(filter.clone()).sort(sort.clone()).limit(limit);
+            if let Some(fields) = &fields {
+                asked = asked.projection(fields.clone());
+            }
+            let mut cursor = asked.await?;
+            let mut found = Vec::new();
+            while cursor.advance().await? {
+                found.push(cursor.current().to_owned());
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn first(&self, filter: Document, sort: Document) -> Result<Option<Event>> {
+        self.find(filter, sort, 1, None).await?.first().map(event).transpose()
+    }
+
+    pub(super) async fn at(&self, topic: &Topic, seq: Seq) -> Result<Option<Event>> {
+        self.first(doc! { "topic": topic.as_str(), "seq": signed(seq) }, doc! {}).await
+    }
+
+    /// The first seq there is, where there is one.
+    pub(super) async fn first_seq(&self, topic: &Topic) -> Result<Option<Seq>> {
+        let fields = doc! { "_id": 0, "seq": 1 };
+        let found = self.find(from(topic, 0), doc! { "seq": 1 }, 1, Some(fields)).await?;
+        Ok(found.first().and_then(|document| unsigned(document.get("seq").ok().flatten())))
+    }
+
+    /// A document by its `_id`.
+    pub(super) async fn by_id(&self, collection: &str, id: &str) -> Result<Option<Document>> {
+        let collection = self.database.collection::<Document>(collection);
+        patiently("reading", || async { collection.find_one(doc! { "_id": id }).await }).await
+    }
+
+    /// The last seq given out, as a majority has it.
+    pub(super) async fn end(&self, topic: &Topic) -> Result<Seq> {
+        let counter = self.by_id(COUNTERS, topic.as_str()).await?;
+        Ok(counter.as_ref().map_or(0, |counter| count(counter, "next")))
+    }
+}
+
+/// A number in a document; 0 where there is none.
+pub(super) fn count(document: &Document, name: &str) -> u64 {
+    document.get_i64(name).ok().and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
+}
+
+/// Events of the topic with `seq ≥ first`.
+pub(super) fn from(topic: &Topic, first: Seq) -> Document {
+    doc! { "topic": topic.as_str(), "seq": { "$gte": signed(first) } }
+}
+
+pub(super) fn event(document: &RawDocumentBuf) -> Result<Event> {
+    decode(document).map_err(Error::Damaged)
+}
+
+pub(super) async fn read(shared: &Shared, topic: &Topic, first: Seq, max: ReadMax) -> Result<Vec<Event>> {
+    shared.open()?;
+    if i64::try_from(first).is_err() || max.events == 0 {
+        return Ok(Vec::new());
+    }
+    let events = shared.database.collection::<RawDocumentBuf>(EVENTS);
+    let limit = i64::try_from(max.events).unwrap_or(i64::MAX);
+    let piece = u32::try_from(max.events.min(PIECE)).unwrap_or(u32::MAX);
+    let read = patiently("reading events", || async {
+        let asked = events.find(from(topic, first)).sort(doc! { "seq": 1 }).limit(limit).batch_size(piece);
+        let mut cursor = asked.await?;
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        while cursor.advance().await? {
+            let event = match decode(cursor.current()) {
+                Ok(event) => event,
+                Err(why) => return Ok(Err(Error::Damaged(why))),
+            };
+            bytes += event.body.len();
+            if !found.is_empty() && bytes > max.bytes {
+                break;
+            }
+            found.push(event);
+        }
+        Ok(Ok(found))
+    });
+    read.await?
+}
+
+pub(super) async fn seek(shared: &Shared, topic: &Topic, to: Seek) -> Result<Option<Start>> {
+    shared.open()?;
+    let done = match to {
+        Seek::Earliest => match shared.first_seq(topic).await? {
+            Some(first) => first - 1,
+            None => shared.end(topic).await?,
+        },
+        Seek::Latest => shared.end(topic).await?,
+        Seek::Ts(ts) => {
+            let mut filter = from(topic, 0);
+            filter.insert("ts", doc! { "$gte": signed(ts.0) });
+            match shared.first(filter, doc! { "seq": 1 }).await? {
+                Some(event) => event.seq - 1,
+                None => shared.end(topic).await?,
+            }
+        }
+        Seek::AfterId(id) => {
+            let found = shared.first(doc! { "id": id.to_string() }, doc! {}).await?;
+            return Ok(found
+                .filter(|event| event.topic == *topic)
+                .map(|event| Start { done: event.seq, last: Some((event.id, event.ts)) }));
+        }
+    };
+    let last = if done == 0 { None } else { shared.at(topic, done).await?.map(|event| (event.id, event.ts)) };
+    Ok(Some(Start { done, last }))
+}
+
+pub(super) async fn locate(shared: &Shared, ids: &[EventId]) -> Result<Vec<Option<Place>>> {
+    shared.open()?;
+    let mut places = HashMap::new();
+    for ids in ids.chunks(PIECE) {
+        let texts: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let fields = doc! { "_id": 0, "id": 1, "topic": 1, "seq": 1, "ts": 1 };
+        for document in shared.find(doc! { "id": { "$in": texts } }, doc! {}, PIECE, Some(fields)).await? {
+            let number = |name| unsigned(document.get(name).ok().flatten());
+            let id = document.get_str("id").ok().and_then(|id| EventId::parse(id).ok());
+            let topic = document.get_str("topic").ok().and_then(|name| Topic::parse(name).ok());
+            if let (Some(id), Some(topic), Some(seq), Some(ts)) = (id, topic, number("seq"), number("ts")) {
+                places.insert(id, Place { topic, seq, ts: Millis(ts) });
+            }
+        }
+    }
+    Ok(ids.iter().map(|id| places.get(id).cloned()).collect())
+}
+
+pub(super) async fn topics(shared: &Shared) -> Result<Vec<Topic>> {
+    shared.open()?;
+    let counters = shared.database.collection::<RawDocumentBuf>(COUNTERS);
+    let mut names = patiently("listing topics", || async {
+        let mut cursor = counters.find(doc! { "next": { "$gt": 0 } }).projection(doc! { "_id": 1 }).await?;
+        let mut names = Vec::new();
+        while cursor.advance().await? {
+            names.extend(cursor.current().get_str("_id").ok().and_then(|name| Topic::parse(name).ok()));
+        }
+        Ok(names)
+    })
+    .await?;
+    names.sort();
+    Ok(names)
+}
+
+pub(super) async fn info(shared: &Shared, topic: &Topic) -> Result<Option<TopicInfo>> {
+    shared.open()?;
+    // What was removed first: counted the other way round, a trim in between would show too little.
+    let removed = shared.by_id(TRIMS, topic.as_str()).await?.unwrap_or_default();
+    let Some(counter) = shared.by_id(COUNTERS, topic.as_str()).await? else { return Ok(None) };
+    let last_seq = count(&counter, "next");
+    if last_seq == 0 {
+        return Ok(None);
+    }
+    let last = counter.get_str("lastId").ok().and_then(|id| EventId::parse(id).ok());
+    let left = |name| count(&counter, name).saturating_sub(count(&removed, name));
+    Ok(Some(TopicInfo {
+        topic: topic.clone(),
+        events: left("events"),
+        bytes: left("bytes"),
+        first_seq: shared.first_seq(topic).await?.unwrap_or(last_seq + 1),
+        last_seq,
+        last: last.map(|id| (id, Millis(count(&counter, "lastTs")))),
+    }))
+}
