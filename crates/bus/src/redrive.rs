@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use promethean_event::{Code, Draft, Event, EventId, Group, PublishOptions, Topic};
+use promethean_event::{Code, Draft, Event, EventId, Group, Millis, PublishOptions, Topic};
 use promethean_store::{GroupState, ReadMax, Saved};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -32,15 +32,28 @@ pub struct Letters {
     pub group: Option<String>,
     /// With this error.
     pub err: Option<String>,
+    /// With this somewhere in the error.
+    pub err_contains: Option<String>,
+    /// Whose event had this key.
+    pub key: Option<String>,
+    /// Written at this time or later.
+    pub since: Option<Millis>,
+    /// Written at this time or earlier.
+    pub until: Option<Millis>,
     /// With one of these ids of the letters; empty: any.
     pub ids: Vec<EventId>,
 }
 
 impl Letters {
-    fn fit(&self, id: EventId, letter: &Letter<'_>) -> bool {
-        (self.ids.is_empty() || self.ids.contains(&id))
+    fn fit(&self, event: &Event, letter: &Letter<'_>) -> bool {
+        let err = letter.err.as_deref();
+        (self.ids.is_empty() || self.ids.contains(&event.id))
             && self.group.as_deref().is_none_or(|group| letter.group.as_deref() == Some(group))
-            && self.err.as_deref().is_none_or(|err| letter.err.as_deref() == Some(err))
+            && self.err.as_deref().is_none_or(|wanted| err == Some(wanted))
+            && self.err_contains.as_deref().is_none_or(|part| err.is_some_and(|err| err.contains(part)))
+            && self.key.as_deref().is_none_or(|key| letter.original.key.as_deref() == Some(key))
+            && self.since.is_none_or(|since| event.ts >= since)
+            && self.until.is_none_or(|until| event.ts <= until)
     }
 }
 
@@ -104,7 +117,7 @@ impl Bus {
                     continue;
                 }
                 let done = match letter.payload_as::<Letter<'_>>() {
-                    Ok(parsed) if !wanted.fit(letter.id, &parsed) => false,
+                    Ok(parsed) if !wanted.fit(letter, &parsed) => false,
                     Ok(parsed) => {
                         burst.add(&draft(topic, letter, parsed.original))?;
                         true
@@ -144,6 +157,32 @@ impl Bus {
         }
         let info = store.info(&letters).await.map_err(|error| Error::group(&error))?;
         Ok(Redriven { redriven, remaining: lag_of(&state, info.map_or(0, |info| info.last_seq)) })
+    }
+}
+
+impl Bus {
+    /// How many dead letters of `topic` that were not sent back fit `wanted`; at most `limit` are counted.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn redrivable(&self, topic: &Topic, limit: u64, wanted: &Letters) -> Result<u64, Error> {
+        let (letters, group) = (topic.dead_letter(), Group::parse(REDRIVE_GROUP)?);
+        let store = self.store();
+        let unreadable = |error| Error::group(&error);
+        let state = store.load(&letters, &group).await.map_err(unreadable)?;
+        let state = state.map(|(state, _)| state).unwrap_or_default();
+        let (mut count, mut next) = (0, state.floor + 1);
+        while count < limit {
+            let batch = store.read(&letters, next, ReadMax::events(AT_ONCE)).await.map_err(unreadable)?;
+            let Some(last) = batch.last() else { break };
+            next = last.seq + 1;
+            let fits = |letter: &&Event| {
+                let parsed = letter.payload_as::<Letter<'_>>();
+                !state.done.contains(letter.seq) && parsed.is_ok_and(|parsed| wanted.fit(letter, &parsed))
+            };
+            count += batch.iter().filter(fits).count() as u64;
+        }
+        Ok(count.min(limit))
     }
 }
 

@@ -144,7 +144,7 @@ async fn give_up(hub: &Served, topic: &str, group: &str, errors: &[&str]) {
 async fn dead_letters_are_listed_newest_first_with_their_reasons() {
     let hub = open_hub().await;
     assert_eq!(hub.get("/dlq").await.ok(), json!({ "topics": [] }));
-    let empty = json!({ "topic": "t", "letters": 0, "reasons": [], "entries": [] });
+    let empty = json!({ "topic": "t", "letters": 0, "groups": [], "reasons": [], "entries": [] });
     assert_eq!(hub.get("/dlq?topic=t").await.ok(), empty);
     give_up(&hub, "t", "g", &["boom", "bang", "boom"]).await;
     let letters = hub.stored("dlq.t").await;
@@ -155,6 +155,11 @@ async fn dead_letters_are_listed_newest_first_with_their_reasons() {
     assert_eq!((&shown["topic"], &shown["letters"], shown.get("next")), (&json!("t"), &json!(3), None));
     let reasons = json!([{ "err": "boom", "group": "g", "count": 2 }, { "err": "bang", "group": "g", "count": 1 }]);
     assert_eq!(shown["reasons"], reasons);
+    assert_eq!(shown["groups"], json!([{ "group": "g", "letters": 3 }]));
+    give_up(&hub, "u", "h", &["boom"]).await;
+    let counted = hub.get("/dlq?groups=1").await.ok();
+    let groups: Vec<&Value> = counted["topics"].as_array().expect("a list").iter().map(|row| &row["groups"]).collect();
+    assert_eq!(groups, [&json!([{ "group": "g", "letters": 3 }]), &json!([{ "group": "h", "letters": 1 }])]);
     let seqs: Vec<u64> =
         shown["entries"].as_array().expect("a list").iter().filter_map(|entry| entry["seq"].as_u64()).collect();
     assert_eq!(seqs, [3, 2, 1]);
@@ -216,4 +221,82 @@ async fn a_bad_redrive_is_refused() {
     }
     assert_eq!(hub.post("/dlq/redrive?topic=t", "{}").await.ok(), json!({ "redriven": 0, "remaining": 0 }));
     assert!(hub.hub.bus.store().topics().await.expect("readable").is_empty());
+}
+
+#[tokio::test]
+async fn a_redrive_takes_only_what_fits_and_a_dry_run_takes_nothing() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["timeout after 5 s", "timeout after 7 s", "bad data"]).await;
+    let letters = hub.stored("dlq.t").await;
+    let ask = async |body: Value| hub.post("/dlq/redrive?topic=t", body.to_string()).await.ok();
+    let (first, last) = (letters[0].ts.0, letters[2].ts.0);
+    for (body, matching) in [
+        (json!({}), 3),
+        (json!({ "errContains": "timeout" }), 2),
+        (json!({ "errContains": "timeout", "limit": 1 }), 1),
+        (json!({ "key": "none" }), 0),
+        (json!({ "since": first, "until": last }), 3),
+        (json!({ "since": last + 1 }), 0),
+        (json!({ "until": first - 1 }), 0),
+        (json!({ "ids": [letters[1].id] }), 1),
+    ] {
+        let mut asked = body.clone();
+        asked["dryRun"] = json!(true);
+        let planned = ask(asked).await;
+        assert_eq!(planned, json!({ "matching": matching, "remaining": 3, "dryRun": true }), "{body}");
+    }
+    assert_eq!(hub.stored("t").await.len(), 3, "nothing was sent");
+    assert_eq!(ask(json!({ "errContains": "timeout" })).await, json!({ "redriven": 2, "remaining": 1 }));
+    assert_eq!(
+        ask(json!({ "errContains": "timeout" })).await,
+        json!({ "redriven": 0, "remaining": 1 }),
+        "twice is once"
+    );
+    let planned = ask(json!({ "dryRun": true })).await;
+    assert_eq!(planned, json!({ "matching": 1, "remaining": 1, "dryRun": true }));
+    hub.post("/dlq/redrive?topic=t", r#"{"reason":"x"}"#).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn a_topics_settings_are_shown_and_changed() {
+    let hub = open_hub().await;
+    let path = "/settings?topic=t";
+    let default = json!({ "topic": "t", "partitions": 16, "compaction": false, "snapshot": false });
+    assert_eq!(hub.get(path).await.ok(), default);
+    let body = r#"{"retentionDays":3,"maxEvents":1000,"compaction":true}"#;
+    let changed = put(&hub, path, body).await.ok();
+    assert_eq!((&changed["maxAgeMs"], &changed["maxEvents"]), (&json!(3 * 86_400_000), &json!(1000)));
+    assert_eq!(changed["tombstoneGraceMs"], 86_400_000);
+    assert_eq!(hub.get(path).await.ok(), changed);
+    assert_eq!(put(&hub, path, r#"{"maxAgeMs":null,"maxEvents":null,"compaction":false}"#).await.ok(), default);
+    put(&hub, path, r#"{"maxEvent":1}"#).await.refused(400, "bad_request");
+    put(&hub, path, r#"{"partitions":0}"#).await.refused(400, "bad_request");
+    assert_eq!(hub.get("/topics?topic=none").await.ok(), json!({ "topics": [] }));
+}
+
+#[tokio::test]
+async fn a_group_is_forgotten_once_it_has_no_members() {
+    let hub = open_hub().await;
+    hub.fill("t", 2).await;
+    let group = Group::parse("g").expect("a group");
+    let mut events = hub.hub.bus.subscribe("t", Some(group.clone()), earliest()).await.expect("subscribed");
+    events.next().await.expect("delivered").ack().await.expect("acked");
+    let forget = async || hub.send(Method::DELETE, "/groups?topic=t&group=g", &[], "").await;
+    assert!(forget().await.refused(400, "bad_request").contains("stop it first"));
+    drop(events);
+    let answer = harness::patient("the member's leave", async {
+        loop {
+            let answer = forget().await;
+            if answer.status == 200 {
+                break answer.ok();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(answer, json!({ "topic": "t", "group": "g", "forgotten": true }));
+    assert_eq!(forget().await.ok()["forgotten"], false);
+    assert_eq!(hub.get("/groups?topic=t").await.ok(), json!({ "groups": [] }));
+    let mut again = hub.hub.bus.subscribe("t", Some(group), earliest()).await.expect("subscribed");
+    assert_eq!(harness::patient("the first event", again.next()).await.expect("delivered").event().seq, 1);
 }

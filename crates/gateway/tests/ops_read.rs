@@ -506,6 +506,7 @@ async fn the_openapi_document_has_every_route_of_the_port() {
                 let method: http::Method = method.to_uppercase().parse().expect("a method");
                 let path = format!("{}?topic=t&group=g&id={}", path.replace("{topic}", "t"), ids[0]);
                 let body = match (method.as_str(), path.contains("publish")) {
+                    ("PUT", _) if path.starts_with("/settings") => "{}",
                     ("PUT", _) => r#"{"from":"latest"}"#,
                     ("POST", true) => "1",
                     _ => "",

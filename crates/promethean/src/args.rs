@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand};
 
 use crate::config::SETTINGS;
 
-pub(crate) use operate::{LatestArgs, TopicCommand};
+pub(crate) use operate::{DlqCommand, GroupArgs, GroupCommand, LatestArgs, RedriveArgs, SetArgs, TopicCommand};
 
 /// An event hub: durable topics, consumer groups, WebSocket and HTTP, in one binary.
 #[derive(Debug, Parser)]
@@ -56,12 +56,24 @@ pub(crate) enum Command {
     /// Publishes to topics of its own (bench.…), every event acked. The progress bar goes to stderr, the result to
     /// stdout.
     Bench(BenchArgs),
-    /// Topics: what there is, and the state of their keys.
+    /// Topics: what there is, their settings, the state of their keys.
     #[command(subcommand)]
     Topic(TopicCommand),
+    /// Groups: how they stand, why they do not move, moving them.
+    #[command(subcommand)]
+    Group(GroupCommand),
+    /// Dead letters: looking at them, sending them back.
+    #[command(subcommand)]
+    Dlq(DlqCommand),
     /// Hubs by name, and the one that commands talk to.
     #[command(subcommand)]
     Context(ContextCommand),
+    /// Print the manual page, or write one for each command.
+    Man {
+        /// Write promethean.1, promethean-serve.1 and so on to this directory.
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
     /// Print a completion script for a shell.
     Completions {
         /// Which shell.

@@ -67,6 +67,18 @@ fn completions_are_printed_for_every_shell() {
 }
 
 #[test]
+fn manual_pages_are_printed_and_written_for_every_command() {
+    let page = promethean(&[], &["man"]);
+    assert!(page.status.success() && stdout(&page).contains(".TH promethean 1"), "{}", stdout(&page));
+    let dir = tempfile::tempdir().expect("a directory");
+    assert!(promethean_in(dir.path(), &[], &["man", "--dir", "pages"]).status.success());
+    for name in ["promethean.1", "promethean-serve.1", "promethean-dlq-redrive.1"] {
+        let page = std::fs::read_to_string(dir.path().join("pages").join(name)).expect(name);
+        assert!(page.contains(".TH"), "{name}");
+    }
+}
+
+#[test]
 fn wrong_arguments_and_wrong_settings_exit_2() {
     for args in [
         &["serve", "--no-such-flag"][..],

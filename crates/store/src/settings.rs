@@ -36,6 +36,19 @@ impl Default for TopicSettings {
     }
 }
 
+impl TopicSettings {
+    /// Whether they make sense for `topic`.
+    ///
+    /// # Errors
+    /// What does not, by the name it has in a configuration file.
+    pub fn check(&self, topic: &Topic) -> Result<(), String> {
+        if self.partitions == 0 {
+            return Err("partitions must be at least 1".to_owned());
+        }
+        self.snapshot.as_ref().map_or(Ok(()), |job| job.check(topic))
+    }
+}
+
 /// When events are removed; the strictest bound counts. Whole segments go, so a little more may stay for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -80,7 +93,27 @@ impl Default for SnapshotJob {
     }
 }
 
+/// A run costs a look at the topic: more often than this makes no sense.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// Most keys that a job may list.
+const MOST_KEYS: usize = 1_000;
+
 impl SnapshotJob {
+    fn check(&self, source: &Topic) -> Result<(), String> {
+        if self.interval < SHORTEST_INTERVAL {
+            return Err(format!("snapshot_interval must be at least {SHORTEST_INTERVAL:?}"));
+        }
+        if self.keys.len() > MOST_KEYS {
+            let have = self.keys.len();
+            return Err(format!("snapshot_keys has {have} entries; list at most {MOST_KEYS}, or none for all"));
+        }
+        match self.target(source) {
+            Ok(target) if target == *source => Err("snapshot_topic must be another topic".to_owned()),
+            Ok(_) => Ok(()),
+            Err(_) => Err(format!("{source}.snapshot would be too long a name: set snapshot_topic")),
+        }
+    }
+
     /// The topic that the state of `source` goes to.
     ///
     /// # Errors

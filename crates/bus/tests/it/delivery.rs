@@ -441,6 +441,7 @@ async fn a_redrive_of_some_letters_leaves_the_others_for_later() {
         group: group.map(str::to_owned),
         err: err.map(str::to_owned),
         ids,
+        ..Letters::default()
     };
     for (wanted, limit, expected) in [
         (only(Some("other"), None, vec![]), 100, (0, 5)),

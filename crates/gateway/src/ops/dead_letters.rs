@@ -49,6 +49,14 @@ struct TopicRow {
     letters: u64,
     #[serde(rename = "lastTs", skip_serializing_if = "Option::is_none")]
     last_ts: Option<Millis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<Vec<GroupRow>>,
+}
+
+#[derive(Serialize)]
+struct GroupRow {
+    group: String,
+    letters: u64,
 }
 
 #[derive(Serialize)]
@@ -80,6 +88,7 @@ struct Reason {
 struct Listed {
     topic: Topic,
     letters: u64,
+    groups: Vec<GroupRow>,
     reasons: Vec<Reason>,
     entries: Vec<Entry>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,7 +130,7 @@ pub(super) async fn dead_letters(
     caller: Caller,
     query: Query,
 ) -> Result<Response, Rejection> {
-    let Some(text) = query.one("topic")? else { return topics(&hub, &caller).await };
+    let Some(text) = query.one("topic")? else { return topics(&hub, &caller, query.flag("groups", false)?).await };
     let topic = Topic::parse(text)?;
     if !sees(&caller, &topic) {
         return Err(Rejection::forbidden(Action::Subscribe, topic.dead_letter().as_str()));
@@ -129,7 +138,8 @@ pub(super) async fn dead_letters(
     let (after, limit) = (query.id("after")?, query.limit(DEFAULT, MOST)?);
     let letters = topic.dead_letter();
     let Some(dead) = Dead::load(&hub, &letters).await? else {
-        return Ok(json_body(&Listed { topic, letters: 0, reasons: Vec::new(), entries: Vec::new(), next: None }));
+        let (groups, reasons, entries) = (Vec::new(), Vec::new(), Vec::new());
+        return Ok(json_body(&Listed { topic, letters: 0, groups, reasons, entries, next: None }));
     };
     let before = match after {
         None => dead.info.last_seq + 1,
@@ -142,18 +152,22 @@ pub(super) async fn dead_letters(
     let (events, more) = newest(&hub, &letters, &dead, before, limit).await?;
     let next = events.last().filter(|_| more).map(|event| event.id);
     let entries = events.iter().filter_map(|event| entry(event, &dead)).collect();
-    let reasons = reasons(&hub, &letters, &dead).await?;
-    Ok(json_body(&Listed { topic, letters: dead.left(), reasons, entries, next }))
+    let Counted { reasons, groups } = counted(&hub, &letters, &dead).await?;
+    Ok(json_body(&Listed { topic, letters: dead.left(), groups, reasons, entries, next }))
 }
 
-async fn topics(hub: &Hub, caller: &Caller) -> Result<Response, Rejection> {
+async fn topics(hub: &Hub, caller: &Caller, with_groups: bool) -> Result<Response, Rejection> {
     let mut topics = Vec::new();
     for letters in hub.bus.store().topics().await.map_err(unreadable)? {
         let original = letters.as_str().strip_prefix("dlq.").and_then(|name| Topic::parse(name).ok());
         let Some(topic) = original.filter(|topic| letters.is_dead_letter() && sees(caller, topic)) else { continue };
         let Some(dead) = Dead::load(hub, &letters).await? else { continue };
         if dead.left() > 0 {
-            topics.push(TopicRow { topic, letters: dead.left(), last_ts: dead.info.last.map(|(_, ts)| ts) });
+            let groups = match with_groups {
+                true => Some(counted(hub, &letters, &dead).await?.groups),
+                false => None,
+            };
+            topics.push(TopicRow { topic, letters: dead.left(), last_ts: dead.info.last.map(|(_, ts)| ts), groups });
         }
     }
     Ok(json_body(&TopicRows { topics }))
@@ -207,8 +221,13 @@ fn entry(event: &Event, dead: &Dead) -> Option<Entry> {
     })
 }
 
-/// Why the latest letters that were not sent back died, most frequent first.
-async fn reasons(hub: &Hub, letters: &Topic, dead: &Dead) -> Result<Vec<Reason>, Rejection> {
+/// The latest letters that were not sent back, counted by reason and by group, most frequent first.
+struct Counted {
+    reasons: Vec<Reason>,
+    groups: Vec<GroupRow>,
+}
+
+async fn counted(hub: &Hub, letters: &Topic, dead: &Dead) -> Result<Counted, Rejection> {
     let mut counts: HashMap<(String, String), u64> = HashMap::new();
     let (mut other, mut bytes) = (0, 0);
     let mut next = dead.info.first_seq.max((dead.info.last_seq + 1).saturating_sub(COUNTED));
@@ -228,6 +247,17 @@ async fn reasons(hub: &Hub, letters: &Topic, dead: &Dead) -> Result<Vec<Reason>,
             }
         }
     }
+    let mut by_group: HashMap<&str, u64> = HashMap::new();
+    for ((_, group), count) in &counts {
+        *by_group.entry(group).or_default() += count;
+    }
+    let row = |(group, letters): (&str, u64)| GroupRow { group: group.to_owned(), letters };
+    let mut groups: Vec<GroupRow> = by_group.into_iter().map(row).collect();
+    groups.sort_by(|one, two| (two.letters, &one.group).cmp(&(one.letters, &two.group)));
+    let rest = groups.drain(KINDS.min(groups.len())..).map(|row| row.letters).sum::<u64>() + other;
+    if rest > 0 {
+        groups.push(GroupRow { group: "_other".to_owned(), letters: rest });
+    }
     let mut reasons: Vec<Reason> =
         counts.into_iter().map(|((err, group), count)| Reason { err, group: Some(group), count }).collect();
     reasons.sort_by(|one, two| (two.count, &one.err, &one.group).cmp(&(one.count, &two.err, &two.group)));
@@ -235,16 +265,32 @@ async fn reasons(hub: &Hub, letters: &Topic, dead: &Dead) -> Result<Vec<Reason>,
     if other > 0 {
         reasons.push(Reason { err: "_other".to_owned(), group: None, count: other });
     }
-    Ok(reasons)
+    Ok(Counted { reasons, groups })
 }
 
 #[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Asked {
     limit: Option<u64>,
     group: Option<String>,
     err: Option<String>,
+    err_contains: Option<String>,
+    key: Option<String>,
+    since: Option<Millis>,
+    until: Option<Millis>,
     #[serde(default)]
     ids: Vec<String>,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// What a dry run answers.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Planned {
+    matching: u64,
+    remaining: u64,
+    dry_run: bool,
 }
 
 #[derive(Serialize)]
@@ -274,8 +320,18 @@ pub(super) async fn redrive(
     let wanted = Letters {
         group: asked.group,
         err: asked.err,
+        err_contains: asked.err_contains,
+        key: asked.key,
+        since: asked.since,
+        until: asked.until,
         ids: ids.map_err(|invalid| promethean_event::Invalid { field: "ids".to_owned(), ..invalid })?,
     };
-    let done = hub.bus.redrive_only(&topic, asked.limit.unwrap_or(u64::MAX), &wanted).await?;
+    let limit = asked.limit.unwrap_or(u64::MAX);
+    if asked.dry_run {
+        let matching = hub.bus.redrivable(&topic, limit, &wanted).await?;
+        let remaining = Dead::load(&hub, &topic.dead_letter()).await?.map_or(0, |dead| dead.left());
+        return Ok(json_body(&Planned { matching, remaining, dry_run: true }));
+    }
+    let done = hub.bus.redrive_only(&topic, limit, &wanted).await?;
     Ok(json_body(&Redriven { redriven: done.redriven, remaining: done.remaining }))
 }

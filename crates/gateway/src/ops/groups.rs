@@ -1,4 +1,4 @@
-//! `GET /groups`, `GET /cursors` and `GET /lag`.
+//! `GET /groups`, `DELETE /groups`, `GET /cursors` and `GET /lag`.
 //!
 //! The group by which the hub remembers what was redriven is its own and not shown.
 
@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::topics;
 use crate::Hub;
+use crate::auth::Action;
 use crate::http::{Caller, Query, json_body, unreadable};
 use crate::rejection::Rejection;
 
@@ -67,6 +68,24 @@ pub(super) async fn groups(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
         }
     }
     Ok(json_body(&Groups { groups }))
+}
+
+#[derive(Serialize)]
+struct Forgotten {
+    topic: Topic,
+    group: Group,
+    forgotten: bool,
+}
+
+/// Forgets a group that nobody is a member of.
+pub(super) async fn forget(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
+    let (topic, group) = query.topic_and_group()?;
+    caller.may(Action::Admin, &topic)?;
+    let forgotten = hub.bus.forget_group(&topic, &group).await?;
+    if forgotten {
+        tracing::info!(%topic, %group, sub = caller.identity.sub.as_deref(), "the group was forgotten");
+    }
+    Ok(json_body(&Forgotten { topic, group, forgotten }))
 }
 
 async fn row(hub: &Hub, topic: &Topic, group: &Group) -> Result<Row, Rejection> {

@@ -17,13 +17,14 @@ mod inflight;
 mod keys;
 mod samples;
 mod seek;
+mod settings;
 mod topics;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::response::Response;
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 
 use crate::http::{Param, Route, cors, document, healthz, json_body, readyz, shared_routes, with_routes};
 use crate::rejection::method_not_allowed;
@@ -116,13 +117,26 @@ pub(crate) static ROUTES: &[Route] = &[
         ..reads("/", "The dashboard.", &[], || get(dashboard::index))
     },
     reads("/hub", "Whom am I talking to.", &[], || get(about::about)),
-    reads("/topics", "All topics with counts, sizes and rates.", &[], || get(topics::topics)),
+    reads(
+        "/topics",
+        "All topics with counts, sizes and rates.",
+        &[Param::optional("topic", "Only this topic, where it exists.")],
+        || get(topics::topics),
+    ),
+    reads("/settings", "What is kept of a topic, and how it is spread.", &[TOPIC], || get(settings::show)),
+    changes("PUT", "/settings", "Changes a topic's settings.", &[TOPIC], || put(settings::change)),
     reads(
         "/groups",
         "All groups, or those of a topic.",
         &[Param::optional("topic", "Only groups of this topic.")],
         || get(groups::groups),
     ),
+    Route {
+        body: &[],
+        ..changes("DELETE", "/groups", "Forgets a group that has no members.", &[TOPIC, GROUP], || {
+            delete(groups::forget)
+        })
+    },
     reads("/connections", "The open WebSockets.", &[], || get(connections::connections)),
     reads("/cursors", "Where the groups of a topic stand.", &[TOPIC], || get(groups::cursors)),
     changes(
@@ -152,6 +166,7 @@ pub(crate) static ROUTES: &[Route] = &[
             Param::optional("topic", "The topic whose events they were."),
             Param::optional("after", "The id of the last letter of the page before."),
             Param::optional("limit", "Most letters, 1 to 1,000; 100 if left out."),
+            Param::optional("groups", "Without a topic, 1: how many letters each group has."),
         ],
         || get(dead_letters::dead_letters),
     ),

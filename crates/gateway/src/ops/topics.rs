@@ -9,7 +9,7 @@ use promethean_event::{EventId, Millis, Topic};
 use serde::Serialize;
 
 use crate::Hub;
-use crate::http::{Caller, json_body, unreadable};
+use crate::http::{Caller, Query, json_body, unreadable};
 use crate::rejection::Rejection;
 
 #[derive(Serialize)]
@@ -33,10 +33,18 @@ struct Topics {
     topics: Vec<Row>,
 }
 
-pub(super) async fn topics(State(hub): State<Arc<Hub>>, caller: Caller) -> Result<Response, Rejection> {
+pub(super) async fn topics(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
     let mut topics = Vec::new();
     let store = hub.bus.store();
-    for topic in visible(&hub, &caller).await? {
+    let wanted = match query.one("topic")? {
+        None => visible(&hub, &caller).await?,
+        Some(text) => {
+            let topic = Topic::parse(text)?;
+            caller.must_see(&topic)?;
+            vec![topic]
+        }
+    };
+    for topic in wanted {
         let Some(info) = store.info(&topic).await.map_err(unreadable)? else { continue };
         let groups = store.groups(&topic).await.map_err(unreadable)?;
         topics.push(Row {

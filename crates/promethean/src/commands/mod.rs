@@ -5,12 +5,15 @@ mod bench;
 mod completions;
 mod config;
 mod context;
+mod dlq;
 mod doctor;
 mod export;
 mod fetch;
+mod group;
 mod health;
 mod hub;
 mod import;
+mod man;
 mod out;
 mod print;
 mod publish;
@@ -44,8 +47,11 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Export(args) => export::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Topic(command) => topic::run(command),
+        Command::Group(command) => group::run(&command),
+        Command::Dlq(command) => dlq::run(&command),
         Command::Context(command) => context::run(command),
         Command::Bench(args) => bench::run(&args),
+        Command::Man { dir } => man::run(dir.as_deref()),
         Command::Completions { shell } => completions::run(shell),
     }
 }

@@ -5,17 +5,21 @@ use std::collections::BTreeMap;
 use promethean_client::Received;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
 use super::address::Port;
 use super::fetch::Peer;
 use super::out::{self, Table};
-use super::{hub, print};
-use crate::args::{HttpArgs, LatestArgs, TopicCommand};
+use super::{group, hub, print};
+use crate::args::{HttpArgs, LatestArgs, SetArgs, TopicCommand};
+use crate::config::{bytes, duration};
 use crate::exit::{Exit, Failure};
 
 pub(crate) fn run(command: TopicCommand) -> Result<(), Failure> {
     match command {
         TopicCommand::List { json, hub } => list(&hub, json),
+        TopicCommand::Show { topic, json, hub } => describe(&topic, &hub, json),
+        TopicCommand::Set(args) => set(&args),
         TopicCommand::Latest(args) => latest(&args),
     }
 }
@@ -44,8 +48,14 @@ fn list(args: &HttpArgs, json: bool) -> Result<(), Failure> {
         return out::line(&peer.text("/topics", &[])?);
     }
     let rows: Rows = peer.read("/topics", &[])?;
-    let mut table = Table::new(&["TOPIC", "EVENTS", "SIZE", "FIRST", "LAST", "LAST EVENT", "PER SECOND", "GROUPS"]);
     let none = rows.topics.is_empty();
+    table(rows)?;
+    out::hint(if none { "promethean pub orders.created '{\"order\":1}'" } else { "promethean group list" });
+    Ok(())
+}
+
+fn table(rows: Rows) -> Result<(), Failure> {
+    let mut table = Table::new(&["TOPIC", "EVENTS", "SIZE", "FIRST", "LAST", "LAST EVENT", "PER SECOND", "GROUPS"]);
     for row in rows.topics {
         table.row([
             row.topic,
@@ -58,9 +68,102 @@ fn list(args: &HttpArgs, json: bool) -> Result<(), Failure> {
             row.groups.to_string(),
         ]);
     }
-    table.print()?;
-    out::hint(if none { "promethean pub orders.created '{\"order\":1}'" } else { "promethean group list" });
+    table.print()
+}
+
+/// Counts, settings and groups of one topic.
+fn describe(topic: &str, args: &HttpArgs, json: bool) -> Result<(), Failure> {
+    let peer = Peer::new(args, Port::Ops)?;
+    let query = [("topic", topic.to_owned())];
+    let topics = peer.text("/topics", &query)?;
+    let rows: Rows = peer.parse(&topics)?;
+    let settings: Value = peer.read("/settings", &query)?;
+    let groups = peer.text("/groups", &query)?;
+    if json {
+        let (topics, groups): (Value, Value) = (peer.parse(&topics)?, peer.parse(&groups)?);
+        out::json(&json!({ "topic": topics["topics"][0], "settings": settings, "groups": groups["groups"] }))?;
+    } else {
+        if !rows.topics.is_empty() {
+            table(rows)?;
+            out::line("")?;
+        }
+        show_settings(&settings)?;
+        out::line("")?;
+        group::table(&peer, &groups)?;
+    }
+    if peer.parse::<Rows>(&topics)?.topics.is_empty() {
+        return Err(Failure::new(Exit::NotFound, format!("there is no topic {topic}: its first event makes it")));
+    }
+    out::hint(&format!("promethean replay {topic}, or promethean topic set {topic} --max-age 30d"));
     Ok(())
+}
+
+fn show_settings(settings: &Value) -> Result<(), Failure> {
+    let mut table = Table::new(&["SETTING", "VALUE"]);
+    for (name, value) in settings.as_object().into_iter().flatten().filter(|(name, _)| *name != "topic") {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        table.row([name.clone(), text]);
+    }
+    table.print()
+}
+
+fn set(args: &SetArgs) -> Result<(), Failure> {
+    let body = changes(args)?;
+    if body.is_empty() {
+        return Err(Failure::usage("nothing to change; promethean topic set --help lists what there is"));
+    }
+    let peer = Peer::new(&args.hub, Port::Ops)?;
+    let query = [("topic", args.topic.clone())];
+    let answer = peer.change("PUT", "/settings", &query, &Value::Object(body).to_string())?;
+    if args.json {
+        return out::line(&answer);
+    }
+    show_settings(&peer.parse(&answer)?)?;
+    out::hint(&format!("promethean topic show {}", args.topic));
+    Ok(())
+}
+
+/// What is asked for, as the hub takes it.
+fn changes(args: &SetArgs) -> Result<Map<String, Value>, Failure> {
+    let mut body = Map::new();
+    let wrong = |flag: &str, reason: String| Failure::usage(format!("{flag}: {reason}"));
+    let time = |flag: &str, text: &str| match text {
+        "none" => Ok(Value::Null),
+        _ => duration(text).map(|time| json!(time.as_millis() as u64)).map_err(|reason| wrong(flag, reason)),
+    };
+    let size = |flag: &str, text: &str| match text {
+        "none" => Ok(Value::Null),
+        _ => bytes(text).map(|size| json!(size)).map_err(|reason| wrong(flag, reason)),
+    };
+    let number = |flag: &str, text: &str| match text {
+        "none" => Ok(Value::Null),
+        _ => text.parse::<u64>().map(|n| json!(n)).map_err(|_| wrong(flag, format!("{text:?} is no number"))),
+    };
+    let name = |_: &str, text: &str| Ok(if text == "none" { Value::Null } else { json!(text) });
+    type Read<'a> = &'a dyn Fn(&str, &str) -> Result<Value, Failure>;
+    let texts: [(&str, &str, &Option<String>, Read<'_>); 7] = [
+        ("maxAgeMs", "--max-age", &args.max_age, &time),
+        ("maxBytes", "--max-bytes", &args.max_bytes, &size),
+        ("maxEvents", "--max-events", &args.max_events, &number),
+        ("maxEventBytes", "--max-event-bytes", &args.max_event_bytes, &size),
+        ("tombstoneGraceMs", "--tombstone-grace", &args.tombstone_grace, &time),
+        ("snapshotTopic", "--snapshot-topic", &args.snapshot_topic, &name),
+        ("snapshotIntervalMs", "--snapshot-interval", &args.snapshot_interval, &time),
+    ];
+    for (field, flag, text, read) in texts {
+        if let Some(text) = text {
+            body.insert(field.to_owned(), read(flag, text)?);
+        }
+    }
+    let mut plain = |field: &str, value: Option<Value>| {
+        body.extend(value.map(|value| (field.to_owned(), value)));
+    };
+    plain("partitions", args.partitions.map(Value::from));
+    plain("retentionDays", args.retention_days.map(Value::from));
+    plain("compaction", args.compaction.map(Value::from));
+    plain("snapshot", args.snapshot.map(Value::from));
+    plain("snapshotKeys", (!args.snapshot_key.is_empty()).then(|| json!(args.snapshot_key)));
+    Ok(body)
 }
 
 #[derive(Deserialize)]

@@ -21,7 +21,7 @@ use promethean_store::log::Sync;
 
 pub(crate) use layers::{Environment, File, Layers, Origin, Said};
 pub(crate) use setting::{SETTINGS, Setting};
-pub(crate) use units::duration;
+pub(crate) use units::{bytes, duration};
 
 /// The commented file with every setting and its default.
 pub(crate) const DEFAULT_FILE: &str = include_str!("../../promethean.default.toml");

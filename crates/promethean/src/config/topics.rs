@@ -53,11 +53,8 @@ pub(crate) fn parse(tables: &toml::Table) -> Result<BTreeMap<Topic, TopicSetting
 }
 
 fn settings(topic: &Topic, table: Table) -> Result<TopicSettings, String> {
-    let snapshot = snapshot_job(topic, &table)?;
+    let snapshot = snapshot_job(&table)?;
     let partitions = table.partitions.unwrap_or(promethean_event::DEFAULT_PARTITIONS);
-    if partitions == 0 {
-        return Err("partitions must be at least 1".into());
-    }
     let max_age = match (table.max_age, table.retention_days) {
         (Some(_), Some(_)) => return Err("max_age and retentionDays say the same: keep one".into()),
         (Some(age), None) => Some(units::duration(&age).map_err(|reason| format!("max_age: {reason}"))?),
@@ -78,17 +75,19 @@ fn settings(topic: &Topic, table: Table) -> Result<TopicSettings, String> {
             Some(Compaction { tombstone_grace })
         }
     };
-    Ok(TopicSettings {
+    let settings = TopicSettings {
         partitions,
         retention: Retention { max_age, max_bytes, max_events: table.max_events },
         compaction,
         snapshot,
         max_event_bytes,
-    })
+    };
+    settings.check(topic)?;
+    Ok(settings)
 }
 
 /// The compactor's part: `snapshot = true`, or any of its details.
-fn snapshot_job(source: &Topic, table: &Table) -> Result<Option<SnapshotJob>, String> {
+fn snapshot_job(table: &Table) -> Result<Option<SnapshotJob>, String> {
     let details = [
         table.snapshot_topic.is_some(),
         table.snapshot_interval.is_some(),
@@ -104,27 +103,11 @@ fn snapshot_job(source: &Topic, table: &Table) -> Result<Option<SnapshotJob>, St
         (None, Some(ms)) => Duration::from_millis(ms),
         (None, None) => SnapshotJob::default().interval,
     };
-    if interval < SHORTEST_INTERVAL {
-        return Err(format!("snapshot_interval must be at least {SHORTEST_INTERVAL:?}"));
-    }
     let keys = table.snapshot_keys.clone().unwrap_or_default();
-    if keys.len() > MOST_KEYS {
-        return Err(format!("snapshot_keys has {} entries; list at most {MOST_KEYS}, or none for all", keys.len()));
-    }
     let topic = table.snapshot_topic.as_deref().map(Topic::parse).transpose();
-    let job =
-        SnapshotJob { topic: topic.map_err(|invalid| format!("snapshot_topic: {}", invalid.message))?, interval, keys };
-    match job.target(source) {
-        Ok(target) if target == *source => Err("snapshot_topic must be another topic".into()),
-        Ok(_) => Ok(Some(job)),
-        Err(_) => Err(format!("{source}.snapshot would be too long a name: set snapshot_topic")),
-    }
+    let topic = topic.map_err(|invalid| format!("snapshot_topic: {}", invalid.message))?;
+    Ok(Some(SnapshotJob { topic, interval, keys }))
 }
-
-/// A run costs a look at the topic: more often than this makes no sense.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-/// Most keys that a table may list.
-const MOST_KEYS: usize = 1_000;
 
 impl Size {
     fn bytes(self, name: &str) -> Result<u64, String> {

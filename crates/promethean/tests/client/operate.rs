@@ -33,3 +33,165 @@ fn topics_are_listed_and_their_keys_shown_as_they_are_and_as_they_were() {
     assert!(hub.run(&["topic", "latest", "a", "--limit", "1"], "").stderr.starts_with(b"there is more: --after"));
     assert_eq!(hub.exit(&["topic", "latest", "a", "--at", "soon"]).0, 2);
 }
+
+#[test]
+fn a_topics_settings_are_set_and_shown_and_none_takes_a_bound_away() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1"], "");
+    let set =
+        ["topic", "set", "a", "--max-age", "12h", "--max-bytes", "1GiB", "--max-events", "9", "--compaction", "--json"];
+    let told = json_lines(&hub.ok(&set, "")).remove(0);
+    assert_eq!((&told["maxAgeMs"], &told["maxBytes"]), (&43_200_000.into(), &(1_u64 << 30).into()), "{told}");
+    let seed =
+        ["topic", "set", "a", "--retentionDays", "3", "--max-bytes", "none", "--snapshot-interval", "5s", "--json"];
+    let told = json_lines(&hub.ok(&seed, "")).remove(0);
+    assert_eq!((&told["maxAgeMs"], told.get("maxBytes")), (&(3_u64 * 86_400_000).into(), None));
+    assert_eq!((&told["snapshotTopic"], &told["compaction"]), (&"a.snapshot".into(), &true.into()));
+    let shown = hub.ok(&["topic", "show", "a"], "");
+    assert!(shown.contains("maxEvents") && shown.contains("259200000"), "{shown}");
+    let json = json_lines(&hub.ok(&["topic", "show", "a", "--json"], "")).remove(0);
+    assert_eq!((&json["topic"]["events"], &json["settings"]["maxEvents"]), (&1.into(), &9.into()));
+    for (args, code, said) in [
+        (&["topic", "set", "a"][..], 2, "nothing to change"),
+        (&["topic", "set", "a", "--max-age", "long"], 2, "--max-age"),
+        (&["topic", "set", "a", "--partitions", "0"], 2, "partitions"),
+        (&["topic", "show", "none"], 5, "no topic"),
+    ] {
+        let (exit, talk) = hub.exit(args);
+        assert_eq!(exit, code, "{args:?}: {talk}");
+        assert!(talk.contains(said), "{args:?}: {talk}");
+    }
+}
+
+#[test]
+fn groups_are_listed_explained_moved_and_forgotten() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "--ndjson"], "1\n2\n3\n");
+    hub.ok(&["sub", "a", "--group", "g", "--from", "earliest", "--count", "2"], "");
+    let table = hub.ok(&["group", "list"], "");
+    let row: Vec<&str> = table.lines().nth(1).expect("a row").split_whitespace().collect();
+    assert_eq!((row[0], row[1], row[3]), ("a", "g", "1"), "{table}");
+    let json = json_lines(&hub.ok(&["group", "list", "a", "--json"], "")).remove(0);
+    assert_eq!((&json["groups"][0]["lag"], &json["groups"][0]["seq"]), (&1.into(), &2.into()));
+    assert_eq!(json_lines(&hub.ok(&["group", "show", "a", "g", "--json"], ""))[0]["group"]["group"], "g");
+    let why = hub.ok(&["group", "explain", "a", "g"], "");
+    assert!(why.contains("no_members") && why.contains("start a consumer"), "{why}");
+    assert!(hub.ok(&["group", "seek", "a", "g", "--from", "earliest"], "").contains("2 come again"));
+    assert!(hub.ok(&["group", "seek", "a", "g", "--from", "earliest", "--yes"], "").contains("lag 1 to 3"));
+    assert!(hub.ok(&["group", "forget", "a", "g"], "").contains("would be forgotten"));
+    assert!(hub.ok(&["group", "show", "a", "g"], "").contains(" 3 "), "it is still there");
+    assert!(hub.ok(&["group", "forget", "a", "g", "--yes"], "").contains("is forgotten"));
+    for args in [["show", "a", "g"], ["explain", "a", "g"], ["forget", "a", "g"]] {
+        let (code, said) = hub.exit(&[&["group"], &args[..]].concat());
+        assert_eq!(code, 5, "{args:?}: {said}");
+    }
+    assert_eq!(hub.exit(&["group", "forget", "a", "g", "--yes"]).0, 5);
+}
+
+/// Gives up events of `a` as the group `g`.
+fn dead_letters(hub: &Hub, count: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = promethean_client::Client::builder(&hub.ws).connect().await.expect("connected");
+        let options = promethean_client::SubscribeOptions { max_attempts: 1, ..Default::default() };
+        let mut events = client.subscribe("a", Some("g"), options).await.expect("subscribed");
+        for n in 0..count {
+            let event = promethean_client::Publish::new(&n).expect("JSON").key(format!("k{n}"));
+            client.send("a", event).await.expect("published");
+            let given = events.next().await.expect("a delivery").expect("an event");
+            given
+                .nack(promethean_client::GiveBack { reason: Some("boom".into()), ..Default::default() })
+                .await
+                .expect("nacked");
+        }
+        let mut letters = client.subscribe("dlq.a", None, earliest()).await.expect("subscribed");
+        for _ in 0..count {
+            letters.next().await.expect("a delivery").expect("a letter");
+        }
+    });
+}
+
+fn earliest() -> promethean_client::SubscribeOptions {
+    promethean_client::SubscribeOptions { from: promethean_client::From::Earliest, ..Default::default() }
+}
+
+#[test]
+fn dead_letters_are_listed_shown_and_sent_back_once() {
+    let hub = Hub::start(&[]);
+    assert!(hub.run(&["dlq", "list"], "").stdout.is_empty());
+    dead_letters(&hub, 4);
+    let table = hub.ok(&["dlq", "list"], "");
+    assert!(table.lines().nth(1).is_some_and(|row| row.starts_with("a ") && row.ends_with("g 4")), "{table}");
+    let listed = json_lines(&hub.ok(&["dlq", "list", "a", "--json"], "")).remove(0);
+    assert_eq!((&listed["groups"][0]["letters"], &listed["entries"][0]["seq"]), (&4.into(), &4.into()));
+    let id = listed["entries"][0]["id"].as_str().expect("an id");
+    let text = hub.ok(&["dlq", "list", "a"], "");
+    assert!(text.contains("4 letters not sent back") && text.contains("4 × boom (g)") && text.contains(id), "{text}");
+    let shown = hub.ok(&["dlq", "show", id], "");
+    assert!(shown.contains("boom") && shown.contains("\"key\":\"k3\""), "{shown}");
+
+    assert_eq!(hub.exit(&["dlq", "redrive", "a"]).0, 2, "all is said with --all");
+    assert!(hub.ok(&["dlq", "redrive", "a", "--reason", "boo", "--dry-run"], "").starts_with("4 of 4"));
+    assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("1 letters sent back to a, 3 left"));
+    assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("0 letters"), "each once");
+    assert!(
+        hub.ok(&["dlq", "redrive", "a", "--key", "k0", "--group", "g", "--since", "1h"], "").starts_with("1 letters")
+    );
+    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("2 letters sent back to a, 0 left"));
+    let events = json_lines(&hub.ok(&["export", "a"], ""));
+    assert_eq!((events.len(), &events[4]["caused_by"][0]), (8, &id.into()));
+    let unknown = "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
+    let event = events[0]["id"].as_str().expect("an id");
+    for (args, code) in [
+        (["dlq", "show", unknown].to_vec(), 5),
+        (["dlq", "show", event].to_vec(), 5),
+        (["dlq", "show", "x"].to_vec(), 2),
+        (["dlq", "redrive", "a", unknown].to_vec(), 5),
+        (["dlq", "redrive", "a", event].to_vec(), 5),
+    ] {
+        let (exit, said) = hub.exit(&args);
+        assert_eq!(exit, code, "{args:?}: {said}");
+    }
+}
+
+/// Every command that talks to a hub, with arguments that would work.
+const TALKING: &[&[&str]] = &[
+    &["pub", "a", "1"],
+    &["sub", "a", "--group", "g"],
+    &["tail", "a"],
+    &["replay", "a"],
+    &["replay", "a", "--group", "g"],
+    &["export", "a"],
+    &["import"],
+    &["topic", "list"],
+    &["topic", "show", "a"],
+    &["topic", "set", "a", "--partitions", "4"],
+    &["topic", "latest", "a"],
+    &["group", "list"],
+    &["group", "show", "a", "g"],
+    &["group", "explain", "a", "g"],
+    &["group", "seek", "a", "g", "--from", "latest"],
+    &["group", "forget", "a", "g", "--yes"],
+    &["dlq", "list"],
+    &["dlq", "show", "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"],
+    &["dlq", "redrive", "a", "--all"],
+];
+
+#[test]
+fn every_command_says_alike_that_nobody_is_there_that_it_is_denied_and_that_it_takes_too_long() {
+    let hub = Hub::start(&[("WS_TOKEN", "sesame")]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = format!("http://{}", silent.local_addr().expect("an address"));
+    for args in TALKING {
+        let (code, said) = hub.exit(&[args, &["--server", "http://127.0.0.1:1"][..]].concat());
+        assert_eq!(code, 3, "{args:?}: {said}");
+        let (code, said) = hub.exit(&[args, &["--token", "wrong"][..]].concat());
+        assert_eq!(code, 4, "{args:?}: {said}");
+        assert!(!said.is_empty() && !said.contains("wrong"), "{args:?}: {said}");
+        // Those that wait for events have their own limit; an import waits for the hub to come back.
+        if !matches!(args[0], "pub" | "sub" | "tail" | "import") {
+            let (code, said) = hub.exit(&[args, &["--server", &silent, "--timeout", "50ms"][..]].concat());
+            assert_eq!(code, 124, "{args:?}: {said}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `GET /settings` and `PUT /settings`: what is kept of a topic, and how it is spread.
+//!
+//! A change names only what changes; `null` takes a bound away. It is durable when it is answered. The seeds' names
+//! `retentionDays`, `intervalMs`, `snapshotTopic` and `batchKeys` work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use promethean_event::{Code, Topic};
+use promethean_store::{Compaction, SnapshotJob, TopicSettings};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::groups::millis;
+use super::seek;
+use crate::Hub;
+use crate::auth::Action;
+use crate::http::{Caller, Query, json_body, read_body};
+use crate::rejection::Rejection;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown {
+    topic: Topic,
+    partitions: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_age_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_events: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_event_bytes: Option<u64>,
+    compaction: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tombstone_grace_ms: Option<u64>,
+    snapshot: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_topic: Option<Topic>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_interval_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_keys: Option<Vec<String>>,
+}
+
+impl Shown {
+    fn of(topic: Topic, settings: TopicSettings) -> Self {
+        let TopicSettings { partitions, retention, compaction, snapshot, max_event_bytes } = settings;
+        Self {
+            snapshot_topic: snapshot.as_ref().and_then(|job| job.target(&topic).ok()),
+            topic,
+            partitions,
+            max_age_ms: retention.max_age.map(millis),
+            max_bytes: retention.max_bytes,
+            max_events: retention.max_events,
+            max_event_bytes,
+            compaction: compaction.is_some(),
+            tombstone_grace_ms: compaction.map(|compaction| millis(compaction.tombstone_grace)),
+            snapshot: snapshot.is_some(),
+            snapshot_interval_ms: snapshot.as_ref().map(|job| millis(job.interval)),
+            snapshot_keys: snapshot.map(|job| job.keys).filter(|keys| !keys.is_empty()),
+        }
+    }
+}
+
+/// What is to be changed; the inner `None`: taken away.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Change {
+    partitions: Option<u32>,
+    #[serde(deserialize_with = "given")]
+    max_age_ms: Option<Option<u64>>,
+    #[serde(deserialize_with = "given")]
+    retention_days: Option<Option<u64>>,
+    #[serde(deserialize_with = "given")]
+    max_bytes: Option<Option<u64>>,
+    #[serde(deserialize_with = "given")]
+    max_events: Option<Option<u64>>,
+    #[serde(deserialize_with = "given")]
+    max_event_bytes: Option<Option<u64>>,
+    compaction: Option<bool>,
+    tombstone_grace_ms: Option<u64>,
+    snapshot: Option<bool>,
+    #[serde(deserialize_with = "given")]
+    snapshot_topic: Option<Option<Topic>>,
+    #[serde(alias = "intervalMs")]
+    snapshot_interval_ms: Option<u64>,
+    #[serde(alias = "batchKeys")]
+    snapshot_keys: Option<Vec<String>>,
+}
+
+/// A field that is there, be it `null`.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Some)
+}
+
+impl Change {
+    /// `settings` with what was asked for, or why that makes no sense.
+    fn apply(self, topic: &Topic, mut settings: TopicSettings) -> Result<TopicSettings, String> {
+        settings.partitions = self.partitions.unwrap_or(settings.partitions);
+        let retention = &mut settings.retention;
+        match (self.max_age_ms, self.retention_days) {
+            (Some(_), Some(_)) => return Err("maxAgeMs and retentionDays say the same: send one".to_owned()),
+            (Some(age), None) => retention.max_age = age.map(Duration::from_millis),
+            (None, Some(days)) => {
+                let seconds = days.map(|days| days.checked_mul(86_400).ok_or("retentionDays is too large"));
+                retention.max_age = seconds.transpose()?.map(Duration::from_secs);
+            }
+            (None, None) => {}
+        }
+        retention.max_bytes = self.max_bytes.unwrap_or(retention.max_bytes);
+        retention.max_events = self.max_events.unwrap_or(retention.max_events);
+        settings.max_event_bytes = self.max_event_bytes.unwrap_or(settings.max_event_bytes);
+        let compacted = self.compaction.unwrap_or(settings.compaction.is_some());
+        settings.compaction = compacted.then(|| settings.compaction.unwrap_or_default());
+        if let Some(grace) = self.tombstone_grace_ms {
+            let compaction = settings.compaction.as_mut().ok_or("tombstoneGraceMs needs compaction")?;
+            *compaction = Compaction { tombstone_grace: Duration::from_millis(grace) };
+        }
+        let details =
+            self.snapshot_topic.is_some() || self.snapshot_interval_ms.is_some() || self.snapshot_keys.is_some();
+        if self.snapshot == Some(false) && details {
+            return Err("snapshot is false, but its details are given".to_owned());
+        }
+        let wanted = self.snapshot.unwrap_or(settings.snapshot.is_some() || details);
+        let job = settings.snapshot.take().unwrap_or_default();
+        settings.snapshot = wanted.then(|| SnapshotJob {
+            topic: self.snapshot_topic.unwrap_or(job.topic),
+            interval: self.snapshot_interval_ms.map_or(job.interval, Duration::from_millis),
+            keys: self.snapshot_keys.unwrap_or(job.keys),
+        });
+        settings.check(topic)?;
+        Ok(settings)
+    }
+}
+
+pub(super) async fn show(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
+    let topic = query.topic()?;
+    caller.must_see(&topic)?;
+    let settings = hub.bus.store().settings(&topic);
+    Ok(json_body(&Shown::of(topic, settings)))
+}
+
+pub(super) async fn change(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    query: Query,
+    body: Body,
+) -> Result<Response, Rejection> {
+    let topic = query.topic()?;
+    caller.may(Action::Admin, &topic)?;
+    let change: Change = seek::parse(&read_body(body, seek::MOST).await?)?;
+    let store = hub.bus.store();
+    let before = store.settings(&topic);
+    let refused = |reason| Rejection::new(Code::BadRequest, reason);
+    let after = change.apply(&topic, before.clone()).map_err(refused)?;
+    if after != before {
+        let failed = |error| Rejection::new(Code::PublishFailed, format!("the settings were not saved: {error}"));
+        store.set_settings(&topic, after.clone()).await.map_err(failed)?;
+        tracing::info!(%topic, sub = caller.identity.sub.as_deref(), "the topic's settings were changed");
+    }
+    Ok(json_body(&Shown::of(topic, after)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(before: &TopicSettings, body: &str) -> Result<TopicSettings, String> {
+        let change: Change = serde_json::from_str(body).map_err(|error| error.to_string())?;
+        change.apply(&Topic::parse("a.b").expect("a topic"), before.clone())
+    }
+
+    #[test]
+    fn a_change_touches_what_it_names_and_null_takes_away() {
+        let set = r#"{"retentionDays":3,"maxBytes":9,"compaction":true,"tombstoneGraceMs":5,"intervalMs":500}"#;
+        let settings = changed(&TopicSettings::default(), set).expect("good");
+        assert_eq!(settings.retention.max_age, Some(Duration::from_secs(3 * 86_400)));
+        assert_eq!(settings.compaction.map(|compaction| millis(compaction.tombstone_grace)), Some(5));
+        assert_eq!(settings.snapshot.as_ref().map(|job| millis(job.interval)), Some(500));
+        assert_eq!(changed(&settings, "{}"), Ok(settings.clone()));
+        let less = changed(&settings, r#"{"maxBytes":null,"snapshot":false,"partitions":4}"#).expect("good");
+        assert_eq!((less.retention.max_bytes, less.snapshot.is_none(), less.partitions), (None, true, 4));
+        assert_eq!((less.retention.max_age, less.compaction), (settings.retention.max_age, settings.compaction));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_named() {
+        for (body, named) in [
+            (r#"{"partitions":0}"#, "partitions"),
+            (r#"{"partition":1}"#, "partition"),
+            (r#"{"maxAgeMs":1,"retentionDays":1}"#, "retentionDays"),
+            (r#"{"tombstoneGraceMs":1}"#, "compaction"),
+            (r#"{"snapshot":false,"snapshotKeys":["a"]}"#, "snapshot"),
+            (r#"{"snapshotTopic":"a.b"}"#, "another topic"),
+            (r#"{"snapshotIntervalMs":1}"#, "snapshot_interval"),
+        ] {
+            let refused = changed(&TopicSettings::default(), body).expect_err(body);
+            assert!(refused.contains(named), "{body}: {refused}");
+        }
+    }
+}

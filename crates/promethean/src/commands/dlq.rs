@@ -1,0 +1,258 @@
+//! `promethean dlq`: dead letters, by topic and group, one by one, and sending them back.
+
+use promethean_client::EventId;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::address::Port;
+use super::fetch::Peer;
+use super::out::{self, Table};
+use super::{hub, print};
+use crate::args::{DlqCommand, RedriveArgs};
+use crate::exit::{Exit, Failure};
+
+pub(crate) fn run(command: &DlqCommand) -> Result<(), Failure> {
+    match command {
+        DlqCommand::List { topic: None, json, hub, .. } => topics(&Peer::new(hub, Port::Ops)?, *json),
+        DlqCommand::List { topic: Some(topic), limit, after, json, hub } => {
+            letters(&Peer::new(hub, Port::Ops)?, topic, *limit, after.as_deref(), *json)
+        }
+        DlqCommand::Show { id, json, hub } => show(&Peer::new(hub, Port::Ops)?, id, *json),
+        DlqCommand::Redrive(args) => redrive(args),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TopicRow {
+    topic: String,
+    letters: u64,
+    last_ts: Option<u64>,
+    groups: Vec<GroupRow>,
+}
+
+#[derive(Deserialize)]
+struct GroupRow {
+    group: String,
+    letters: u64,
+}
+
+#[derive(Deserialize)]
+struct Topics {
+    topics: Vec<TopicRow>,
+}
+
+fn topics(peer: &Peer, json: bool) -> Result<(), Failure> {
+    let text = peer.text("/dlq", &[("groups", "1".to_owned())])?;
+    if json {
+        return out::line(&text);
+    }
+    let rows: Topics = peer.parse(&text)?;
+    let mut table = Table::new(&["TOPIC", "LETTERS", "LAST", "BY GROUP"]);
+    let first = rows.topics.first().map(|row| row.topic.clone());
+    for row in rows.topics {
+        let groups: Vec<String> = row.groups.iter().map(|row| format!("{} {}", row.group, row.letters)).collect();
+        let last = row.last_ts.map_or_else(|| "-".to_owned(), print::time);
+        table.row([row.topic, row.letters.to_string(), last, groups.join(", ")]);
+    }
+    table.print()?;
+    if let Some(topic) = first {
+        out::hint(&format!("promethean dlq list {topic}"));
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    letters: u64,
+    groups: Vec<GroupRow>,
+    reasons: Vec<Reason>,
+    entries: Vec<Entry>,
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Reason {
+    err: String,
+    group: Option<String>,
+    count: u64,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    id: String,
+    seq: u64,
+    ts: u64,
+    group: String,
+    err: String,
+    attempts: u64,
+    redriven: bool,
+    original: Original,
+}
+
+#[derive(Deserialize)]
+struct Original {
+    id: String,
+    key: Option<String>,
+}
+
+fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool) -> Result<(), Failure> {
+    let mut query = vec![("topic", topic.to_owned()), ("limit", limit.to_string())];
+    query.extend(after.map(|after| ("after", after.to_owned())));
+    let text = peer.text("/dlq", &query)?;
+    if json {
+        return out::line(&text);
+    }
+    let listed: Listed = peer.parse(&text)?;
+    let groups: Vec<String> = listed.groups.iter().map(|row| format!("{} {}", row.group, row.letters)).collect();
+    out::line(&format!(
+        "{topic}: {} letters not sent back; by group: {}",
+        listed.letters,
+        or_dash(&groups.join(", "))
+    ))?;
+    for Reason { err, group, count } in &listed.reasons {
+        let group = group.as_deref().map_or_else(String::new, |group| format!(" ({group})"));
+        out::line(&out::plain(&format!("  {count} × {err}{group}")))?;
+    }
+    let mut table = Table::new(&["SEQ", "ID", "TIME", "GROUP", "ATTEMPTS", "SENT BACK", "KEY", "EVENT", "REASON"]);
+    for entry in listed.entries {
+        table.row([
+            entry.seq.to_string(),
+            entry.id,
+            print::time(entry.ts),
+            entry.group,
+            entry.attempts.to_string(),
+            (if entry.redriven { "yes" } else { "no" }).to_owned(),
+            or_dash(&entry.original.key.unwrap_or_default()),
+            entry.original.id,
+            entry.err,
+        ]);
+    }
+    table.print()?;
+    if let Some(next) = listed.next {
+        out::done(&format!("there is more: --after {next}"));
+    }
+    if listed.letters > 0 {
+        out::hint(&format!("promethean dlq show ID, or promethean dlq redrive {topic} --all"));
+    }
+    Ok(())
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { text.to_owned() }
+}
+
+#[derive(Deserialize)]
+struct Letter {
+    topic: String,
+    seq: u64,
+    ts: u64,
+    payload: Payload,
+}
+
+#[derive(Deserialize)]
+struct Payload {
+    group: String,
+    err: String,
+    attempts: u64,
+    original: Box<RawValue>,
+}
+
+fn show(peer: &Peer, id: &str, json: bool) -> Result<(), Failure> {
+    EventId::parse(id).map_err(|invalid| Failure::usage(format!("ID: {}", invalid.message)))?;
+    let text = peer.text("/event", &[("id", id.to_owned())])?;
+    let no_letter = |_| Failure::new(Exit::NotFound, format!("{id} is an event, but no dead letter"));
+    let letter: Letter = serde_json::from_str(&text).map_err(no_letter)?;
+    let Some(topic) = letter.topic.strip_prefix("dlq.") else {
+        return Err(Failure::new(Exit::NotFound, format!("{id} is an event of {}, no dead letter", letter.topic)));
+    };
+    if json {
+        return out::line(&text);
+    }
+    let Payload { group, err, attempts, original } = letter.payload;
+    let mut table = Table::new(&["LETTER", id]);
+    for (name, value) in [
+        ("topic", topic.to_owned()),
+        ("group", group),
+        ("time", print::time(letter.ts)),
+        ("attempts", attempts.to_string()),
+        ("reason", err),
+        ("place", format!("dlq.{topic}#{}", letter.seq)),
+    ] {
+        table.row([name.to_owned(), value]);
+    }
+    table.print()?;
+    out::line(original.get())?;
+    out::hint(&format!("promethean dlq redrive {topic} {id}"));
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Redriven {
+    redriven: Option<u64>,
+    matching: Option<u64>,
+    remaining: u64,
+}
+
+fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
+    let body = filter(args)?;
+    let peer = Peer::new(&args.hub, Port::Ops)?;
+    for id in &args.ids {
+        // One that is not there is a mistake; one that was sent back before is not.
+        let letter: Value = peer.read("/event", &[("id", id.clone())])?;
+        if letter["topic"] != format!("dlq.{}", args.topic) {
+            let topic = letter["topic"].as_str().unwrap_or_default();
+            return Err(Failure::new(
+                Exit::NotFound,
+                format!("{id} is no dead letter of {}: it is on {topic}", args.topic),
+            ));
+        }
+    }
+    let query = [("topic", args.topic.clone())];
+    let answer = peer.change("POST", "/dlq/redrive", &query, &Value::Object(body).to_string())?;
+    if args.json {
+        return out::line(&answer);
+    }
+    let told: Redriven = peer.parse(&answer)?;
+    match (told.redriven, told.matching) {
+        (None, Some(matching)) => {
+            out::line(&format!("{matching} of {} letters fit; none was sent back", told.remaining))?;
+        }
+        (redriven, _) => {
+            out::line(&format!(
+                "{} letters sent back to {}, {} left",
+                redriven.unwrap_or(0),
+                args.topic,
+                told.remaining
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is asked for, as the hub takes it.
+fn filter(args: &RedriveArgs) -> Result<Map<String, Value>, Failure> {
+    let mut body = Map::new();
+    for id in &args.ids {
+        EventId::parse(id).map_err(|invalid| Failure::usage(format!("ID: {}", invalid.message)))?;
+    }
+    let time = |name: &str, text: &Option<String>| text.as_deref().map(|text| hub::time(name, text)).transpose();
+    let fields = [
+        ("ids", (!args.ids.is_empty()).then(|| json!(args.ids))),
+        ("group", args.group.as_ref().map(|group| json!(group))),
+        ("key", args.key.as_ref().map(|key| json!(key))),
+        ("errContains", args.reason.as_ref().map(|reason| json!(reason))),
+        ("since", time("--since", &args.since)?.map(|ts| json!(ts))),
+        ("until", time("--until", &args.until)?.map(|ts| json!(ts))),
+    ];
+    body.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    if body.is_empty() && !args.all {
+        return Err(Failure::usage(
+            "which letters? name ids, a filter (--group, --key, --reason, --since, --until) or --all",
+        ));
+    }
+    body.extend(args.limit.map(|limit| ("limit".to_owned(), json!(limit))));
+    body.extend(args.dry_run.then(|| ("dryRun".to_owned(), json!(true))));
+    Ok(body)
+}
