@@ -55,10 +55,11 @@ async fn selected(inner: &Inner) -> Result<Vec<Topic>, Error> {
         Selector::Topic(topic) => Some(topic.clone()),
         Selector::Pattern(_) => None,
     });
-    let mut topics: Vec<Topic> = plain.collect();
+    let plain: Vec<Topic> = plain.collect();
+    let mut topics = plain.clone();
     for topic in inner.core.store.topics().await.map_err(|error| Error::group(&error))? {
         let wanted = inner.selectors.iter().any(|selector| selector.matches(&topic));
-        if wanted && inner.gate.as_ref().is_none_or(|gate| gate(&topic)) && !topics.contains(&topic) {
+        if wanted && inner.gate.as_ref().is_none_or(|gate| gate(&topic)) && !plain.contains(&topic) {
             topics.push(topic);
         }
     }
@@ -75,7 +76,7 @@ async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<()> {
             return Some(());
         }
     };
-    let known: std::collections::HashSet<Topic> = inner.joined.lock().topics.iter().cloned().collect();
+    let known = inner.joined.lock().topics.clone();
     for topic in topics {
         if known.contains(&topic) {
             continue;
@@ -92,7 +93,7 @@ async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<()> {
 async fn join(inner: &Arc<Inner>, topic: &Topic, from: From, tails: &mut JoinSet<()>) -> Result<Option<Cursor>, Error> {
     let Some(group) = &inner.group else {
         let start = tail::start(inner, topic, from).await?;
-        inner.joined.lock().topics.push(topic.clone());
+        inner.joined.lock().topics.insert(topic.clone());
         tails.spawn(tail::run(Arc::downgrade(inner), topic.clone(), start));
         return Ok(None);
     };
@@ -114,7 +115,7 @@ async fn join(inner: &Arc<Inner>, topic: &Topic, from: From, tails: &mut JoinSet
         inner.tell(topic, Input::Leave(inner.subscriber.id));
         return Ok(None);
     }
-    joined.topics.push(topic.clone());
+    joined.topics.insert(topic.clone());
     if joined.paused {
         inner.tell(topic, Input::Pause(inner.subscriber.id, true));
     }

@@ -3,10 +3,11 @@
 //! Bounded by its subscribers: each holds at most `max_in_flight` events, what is queued included, and what has
 //! expired while it was queued is dropped before it can pile up.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use promethean_event::{Event, EventId, Millis, Topic};
 use promethean_store::Fence;
@@ -158,6 +159,13 @@ pub(crate) struct Subscriber {
     starved: AtomicBool,
     /// The runners to wake when there is room again. Used only when shared.
     runners: Mutex<Vec<Arc<Notify>>>,
+    /// Runners that wanted room and got none, in that order: each is woken once, when there is some.
+    waiting: Mutex<VecDeque<Arc<Notify>>>,
+    /// How many are in `waiting`.
+    waiters: AtomicUsize,
+    /// Where the events are from that were given out, so that an answer finds its topic without asking the store.
+    /// Used only when shared; what is missing here is looked up there.
+    places: Mutex<HashMap<EventId, Topic, RandomState>>,
     /// An ephemeral tail gives nothing while this is set.
     paused: AtomicBool,
     queued: AtomicUsize,
@@ -175,6 +183,9 @@ impl Subscriber {
             used: AtomicUsize::new(0),
             starved: AtomicBool::new(false),
             runners: Mutex::default(),
+            waiting: Mutex::default(),
+            waiters: AtomicUsize::new(0),
+            places: Mutex::default(),
             paused: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             space: Notify::new(),
@@ -183,6 +194,14 @@ impl Subscriber {
 
     /// Puts deliveries into the inbox.
     pub(crate) fn give(self: &Arc<Self>, batch: VecDeque<Given>, now: Millis) {
+        if self.shared {
+            let mut places = self.places.lock();
+            // Events that went to others after all are never answered here.
+            if places.len() > 2 * self.max_in_flight + 1_024 {
+                places.clear();
+            }
+            places.extend(batch.iter().map(|given| (given.event.id, given.event.topic.clone())));
+        }
         let queued = self.queued.fetch_add(batch.len(), Ordering::AcqRel) + batch.len();
         self.inbox.push(self, batch);
         if queued > 2 * self.max_in_flight {
@@ -203,6 +222,12 @@ impl Subscriber {
     /// Drops what waits in the inbox of these events: they are done.
     pub(crate) fn clear_events(self: &Arc<Self>, ids: &[EventId]) {
         self.inbox.purge(self, |given| !ids.contains(&given.event.id));
+    }
+
+    /// The topics of events that were given out, where they are known here. `last`: they are not asked for again.
+    pub(crate) fn topics_of(&self, ids: &[EventId], last: bool) -> Vec<Option<Topic>> {
+        let mut places = self.places.lock();
+        ids.iter().map(|id| if last { places.remove(id) } else { places.get(id).cloned() }).collect()
     }
 
     /// Ends the subscription from the bus's side.
@@ -240,6 +265,9 @@ impl Subscriber {
     /// Ends what [`Subscriber::wake_on_room`] began.
     pub(crate) fn forget_runner(&self, runner: &Arc<Notify>) {
         self.runners.lock().retain(|this| !Arc::ptr_eq(this, runner));
+        let mut waiting = self.waiting.lock();
+        waiting.retain(|this| !Arc::ptr_eq(this, runner));
+        self.waiters.store(waiting.len(), Ordering::SeqCst);
     }
 
     /// Reserves all the room there is, of what the topics share.
@@ -258,6 +286,43 @@ impl Subscriber {
         }
     }
 
+    /// Reserves room for up to `want` events. Where there is none, `runner` is woken when there is.
+    pub(crate) fn reserve_up_to(&self, want: usize, runner: &Arc<Notify>) -> usize {
+        let try_take = || {
+            let take = |used: usize| (used < self.max_in_flight).then(|| self.max_in_flight.min(used + want));
+            let taken = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+            taken.map_or(0, |used| self.max_in_flight.min(used + want) - used)
+        };
+        match try_take() {
+            0 if want > 0 => {
+                let mut waiting = self.waiting.lock();
+                if !waiting.iter().any(|this| Arc::ptr_eq(this, runner)) {
+                    waiting.push_back(Arc::clone(runner));
+                }
+                self.waiters.store(waiting.len(), Ordering::SeqCst);
+                drop(waiting);
+                // Somebody may have given room back before this runner was in the list.
+                try_take()
+            }
+            room => room,
+        }
+    }
+
+    /// Wakes as many of those who wait as there is room for. Whoever was woken calls this again when it is done, by
+    /// [`Subscriber::release`], so that room which it does not need goes to the next.
+    fn pass_on(&self) {
+        if self.waiters.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let free = self.max_in_flight.saturating_sub(self.used.load(Ordering::SeqCst));
+        let mut waiting = self.waiting.lock();
+        let count = free.min(waiting.len());
+        for runner in waiting.drain(..count) {
+            runner.notify_one();
+        }
+        self.waiters.store(waiting.len(), Ordering::SeqCst);
+    }
+
     /// Gives room back.
     pub(crate) fn release(&self, room: usize) {
         if room > 0 {
@@ -268,5 +333,44 @@ impl Subscriber {
                 }
             }
         }
+        self.pass_on();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+
+    fn is_woken(runner: &Arc<Notify>) -> bool {
+        runner.notified().now_or_never().is_some()
+    }
+
+    #[test]
+    fn room_goes_to_those_who_wait_for_it_in_turn() {
+        let subscriber = Subscriber::new(1, Inbox::new(), 4, true);
+        let [one, two, three] = std::array::from_fn(|_| Arc::new(Notify::new()));
+        assert_eq!(subscriber.reserve_up_to(3, &one), 3);
+        assert_eq!((subscriber.reserve_up_to(3, &two), subscriber.reserve_up_to(1, &two)), (1, 0));
+        assert_eq!((subscriber.reserve_up_to(1, &two), subscriber.reserve_up_to(9, &three)), (0, 0));
+        assert!(!is_woken(&two) && !is_woken(&three));
+
+        subscriber.release(1);
+        assert!(is_woken(&two) && !is_woken(&three), "one place, one is woken");
+        // It has no use for the place any more.
+        subscriber.release(0);
+        assert!(is_woken(&three) && !is_woken(&two), "two waits no longer, though it asked twice");
+        assert_eq!(subscriber.reserve_up_to(9, &three), 1);
+    }
+
+    #[test]
+    fn a_runner_that_goes_away_waits_no_longer() {
+        let subscriber = Subscriber::new(1, Inbox::new(), 1, true);
+        let [one, two, three] = std::array::from_fn(|_| Arc::new(Notify::new()));
+        assert_eq!(subscriber.reserve_up_to(1, &one), 1);
+        assert_eq!((subscriber.reserve_up_to(1, &two), subscriber.reserve_up_to(1, &three)), (0, 0));
+        subscriber.forget_runner(&two);
+        subscriber.release(1);
+        assert!(!is_woken(&two) && is_woken(&three));
     }
 }

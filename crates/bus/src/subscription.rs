@@ -1,9 +1,11 @@
 //! A subscriber's side: deliveries come out, answers go in. Dropping it gives its leases back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use promethean_event::{Code, Cursor, Event, EventId, Group, Identified, Selector, SubscribeOptions, Topic};
 use tokio::task::JoinSet;
@@ -36,7 +38,7 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 pub(crate) struct Joined {
-    pub(crate) topics: Vec<Topic>,
+    pub(crate) topics: HashSet<Topic, RandomState>,
     pub(crate) paused: bool,
     pub(crate) left: bool,
 }
@@ -86,7 +88,7 @@ impl Membership {
 
     /// The topics it is a member on now.
     pub fn topics(&self) -> Vec<Topic> {
-        self.inner.joined.lock().topics.clone()
+        self.inner.joined.lock().topics.iter().cloned().collect()
     }
 
     /// Answers deliveries, each with its lease where it has to be the current one. A receipt for each, in order.
@@ -127,8 +129,7 @@ impl Membership {
     /// Leaves one topic, when the subscriber may no longer see it.
     pub fn leave(&self, topic: &Topic) {
         let mut joined = self.inner.joined.lock();
-        if let Some(at) = joined.topics.iter().position(|this| this == topic) {
-            joined.topics.swap_remove(at);
+        if joined.topics.remove(topic) {
             self.inner.tell(topic, Input::Leave(self.id()));
         }
     }
@@ -138,7 +139,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let mut joined = self.inner.joined.lock();
         joined.left = true;
-        for topic in joined.topics.drain(..) {
+        for topic in joined.topics.drain() {
             self.inner.tell(&topic, Input::Leave(self.inner.subscriber.id));
         }
         self.inner.subscriber.clear();
@@ -171,6 +172,34 @@ impl Inner {
         }
     }
 
+    /// Which of `ids` are on which topic, by their indexes; only topics that this subscription is on. `last`: the ids
+    /// will not be asked for again.
+    async fn by_topic(
+        &self,
+        ids: &[(EventId, Option<u64>)],
+        last: bool,
+    ) -> Result<HashMap<Topic, Vec<usize>, RandomState>, Error> {
+        let plain: Vec<EventId> = ids.iter().map(|(id, _)| *id).collect();
+        let mut topics = self.subscriber.topics_of(&plain, last);
+        let unknown: Vec<usize> = (0..topics.len()).filter(|&index| topics[index].is_none()).collect();
+        if !unknown.is_empty() {
+            // Given out before a restart, or long ago.
+            let ids: Vec<EventId> = unknown.iter().map(|&index| plain[index]).collect();
+            for (index, topic) in unknown.into_iter().zip(self.core.topics_of(&ids).await?) {
+                topics[index] = topic;
+            }
+        }
+        let mut by_topic: HashMap<Topic, Vec<usize>, RandomState> = HashMap::default();
+        for (index, topic) in topics.into_iter().enumerate() {
+            if let Some(topic) = topic {
+                by_topic.entry(topic).or_default().push(index);
+            }
+        }
+        let joined = self.joined.lock();
+        by_topic.retain(|topic, _| joined.topics.contains(topic));
+        Ok(by_topic)
+    }
+
     async fn answer(&self, ids: Vec<(EventId, Option<u64>)>, answer: Answer) -> Result<Vec<Receipt>, Error> {
         let Some(group) = &self.group else { return Ok(vec![Receipt::Done; ids.len()]) };
         if let [Selector::Topic(topic)] = self.selectors.as_slice() {
@@ -178,24 +207,22 @@ impl Inner {
             let input = |reply| Input::Answer { by, ids: ids.clone(), answer: answer.clone(), reply };
             return self.core.ask(topic, group, input).await;
         }
-        let plain: Vec<EventId> = ids.iter().map(|(id, _)| *id).collect();
-        let topics = self.core.topics_of(&plain).await?;
-        let mut by_topic: HashMap<Topic, Vec<usize>> = HashMap::new();
-        for (index, topic) in topics.into_iter().enumerate() {
-            if let Some(topic) = topic {
-                by_topic.entry(topic).or_default().push(index);
+        let by_topic = self.by_topic(&ids, !matches!(answer, Answer::Extend { .. })).await?;
+        let asked = by_topic.into_iter().map(|(topic, indexes)| {
+            let (ids, answer) = (&ids, &answer);
+            async move {
+                let of_topic: Vec<_> = indexes.iter().map(|&index| ids[index]).collect();
+                let by = self.subscriber.id;
+                let input = |reply| Input::Answer { by, ids: of_topic.clone(), answer: answer.clone(), reply };
+                self.core.ask(&topic, group, input).await.map(|receipts| (indexes, receipts))
             }
-        }
+        });
+        // All topics at once: each saves by itself, and the store writes what comes together as one.
         let mut receipts = vec![Receipt::NotInFlight; ids.len()];
-        for (topic, indexes) in by_topic {
-            if !self.joined.lock().topics.contains(&topic) {
-                continue;
-            }
-            let of_topic: Vec<_> = indexes.iter().map(|&index| ids[index]).collect();
-            let by = self.subscriber.id;
-            let input = |reply| Input::Answer { by, ids: of_topic.clone(), answer: answer.clone(), reply };
-            for (index, receipt) in indexes.iter().zip(self.core.ask(&topic, group, input).await?) {
-                receipts[*index] = receipt;
+        for answered in join_all(asked).await {
+            let (indexes, of_topic) = answered?;
+            for (index, receipt) in indexes.into_iter().zip(of_topic) {
+                receipts[index] = receipt;
             }
         }
         Ok(receipts)

@@ -104,6 +104,15 @@ impl Dispatcher {
         }
     }
 
+    /// How many events there are that a member could take if nothing outside this topic stood against it.
+    pub fn wanted(&self, id: MemberId) -> usize {
+        let Some(member) = self.members.iter().find(|member| member.id == id && !member.paused) else { return 0 };
+        let unread = usize::try_from((self.tail + 1).saturating_sub(self.next)).unwrap_or(usize::MAX);
+        let in_snapshot = self.snapshot.as_ref().is_some_and(|snapshot| !snapshot.exhausted);
+        let there = if in_snapshot { usize::MAX } else { unread.saturating_add(self.ready.len()) };
+        there.min(member.options.max_in_flight.saturating_sub(member.in_flight))
+    }
+
     /// The allowance that a member has left.
     pub fn allowance(&self, id: MemberId) -> usize {
         self.members.iter().find(|member| member.id == id).map_or(0, |member| member.allowance)

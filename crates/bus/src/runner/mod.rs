@@ -197,9 +197,10 @@ impl Runner {
     /// Asks the dispatcher and carries out what it says until it has nothing more to say.
     async fn settle(&mut self) -> Result<Option<Millis>, Fatal> {
         let Some(mut dispatcher) = self.dispatcher.take() else { return Ok(None) };
-        let reserved = self.reserve(&mut dispatcher);
+        let mut reserved = self.sharing(&mut dispatcher);
         let wake_at = loop {
             dispatcher.on_tail(self.tail.borrow_and_update().seq);
+            self.reserve(&mut dispatcher, &mut reserved);
             let now = self.core.clock.now();
             let mut commands = std::mem::take(&mut self.commands);
             let wake_at = dispatcher.poll(now, &mut commands);
@@ -211,31 +212,47 @@ impl Runner {
             }
         };
         self.flush();
-        self.unreserve(&dispatcher, reserved);
+        self.unreserve(&mut dispatcher, reserved);
         self.metrics.observe(&mut dispatcher);
         self.dispatcher = Some(dispatcher);
         Ok(wake_at)
     }
 
-    /// Takes the room that members share with their other topics, for as long as this dispatcher decides.
-    fn reserve(&self, dispatcher: &mut Dispatcher) -> Vec<(MemberId, usize)> {
+    /// The members that share their room with other topics: nothing is reserved for them yet.
+    fn sharing(&self, dispatcher: &mut Dispatcher) -> Vec<(MemberId, usize)> {
         let sharing = self.members.iter().filter(|(_, member)| member.subscriber.shared);
         sharing
-            .map(|(&id, member)| {
-                let room = member.subscriber.reserve();
-                dispatcher.on_allowance(id, room);
-                (id, room)
+            .map(|(&id, _)| {
+                dispatcher.on_allowance(id, 0);
+                (id, 0)
             })
             .collect()
     }
 
+    /// Takes of the room that members share with their other topics what this one could use, for as long as the
+    /// dispatcher decides.
+    fn reserve(&self, dispatcher: &mut Dispatcher, reserved: &mut [(MemberId, usize)]) {
+        for (id, room) in reserved {
+            let Some(member) = self.members.get(id) else { continue };
+            let (want, has) = (dispatcher.wanted(*id), dispatcher.allowance(*id));
+            if want > has {
+                let more = member.subscriber.reserve_up_to(want - has, &self.wake);
+                dispatcher.on_allowance(*id, has + more);
+                *room += more;
+            }
+        }
+    }
+
     /// Gives back what was not used, and what was answered since the last time.
-    fn unreserve(&mut self, dispatcher: &Dispatcher, reserved: Vec<(MemberId, usize)>) {
+    fn unreserve(&mut self, dispatcher: &mut Dispatcher, reserved: Vec<(MemberId, usize)>) {
         for (id, room) in reserved {
             let Some(member) = self.members.get_mut(&id) else { continue };
+            let starved = dispatcher.wanted(id) > dispatcher.allowance(id);
             let held = dispatcher.held_by(id);
             member.subscriber.release(member.charged + room - held);
             member.charged = held;
+            // Whoever waits for room is woken by it, not by news; anybody else wants to hear of news.
+            dispatcher.on_allowance(id, if starved { 0 } else { usize::MAX });
         }
     }
 
