@@ -65,9 +65,14 @@ impl Member {
     pub(crate) fn kill(&mut self) {
         let done = Command::new(script()).args(["kill", &self.port.to_string()]).status().expect("the script runs");
         assert!(done.success(), "the member on port {} could not be killed", self.port);
+        // Not `wait`: it closes the pipe first, and then the data would go too.
         if let Some(mut script) = self.script.take() {
-            let _ = script.wait();
+            admin::until("the script ends", || match script.try_wait() {
+                Ok(Some(_)) => Ok(()),
+                _ => Err("it still runs".to_owned()),
+            });
         }
+        assert!(self.dir.join("data").exists(), "the data outlives the kill");
     }
 }
 

@@ -17,13 +17,14 @@ const NAME: &str = "rs0";
 pub struct Setup {
     members: usize,
     set: bool,
+    initiate: bool,
     user: Option<(String, String)>,
     flags: Vec<String>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { members: 1, set: true, user: None, flags: Vec::new() }
+        Self { members: 1, set: true, initiate: true, user: None, flags: Vec::new() }
     }
 }
 
@@ -39,6 +40,13 @@ impl Setup {
     #[must_use]
     pub fn standalone(mut self) -> Self {
         self.set = false;
+        self
+    }
+
+    /// A set that nobody has initiated.
+    #[must_use]
+    pub fn uninitiated(mut self) -> Self {
+        self.initiate = false;
         self
     }
 
@@ -105,7 +113,7 @@ impl Replica {
             starting.into_iter().map(|one| one.join().expect("a member starts")).collect()
         });
         let mut replica = Self { members, credential: None, user: None, set: setup.set, dir };
-        if replica.set {
+        if replica.set && setup.initiate {
             replica.initiate();
         }
         if let Some((name, password)) = setup.user {
@@ -142,9 +150,14 @@ impl Replica {
         self.url_as(&user, database)
     }
 
-    /// The same without the user.
+    /// The same without a user.
     pub fn url_without_user(&self, database: &str) -> String {
         self.url_as("", database)
+    }
+
+    /// The same as another user.
+    pub fn url_of(&self, name: &str, password: &str, database: &str) -> String {
+        self.url_as(&format!("{name}:{password}@"), database)
     }
 
     fn url_as(&self, user: &str, database: &str) -> String {
