@@ -43,7 +43,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use promethean_event::Millis;
+use promethean_event::{Millis, Topic};
 
 pub use options::{OpenError, Options, Sync};
 pub use stats::Stats;
@@ -97,6 +97,13 @@ impl Log {
         };
         let running = threads().map_err(failed)?;
         Ok(Self { shared, running: Arc::new(Mutex::new(Some(running))) })
+    }
+
+    /// Every topic that the store knows something of, sorted: also those with settings or groups and no events.
+    pub fn known(&self) -> Vec<Topic> {
+        let mut names: Vec<_> = self.shared.topics.read().by_number.iter().map(|topic| topic.name.clone()).collect();
+        names.sort();
+        names
     }
 
     /// What the engine has done since it was opened.

@@ -50,7 +50,7 @@ struct Job {
     _room: OwnedSemaphorePermit,
 }
 
-/// What waits for a topic's next transaction. `None`: calls whose units span topics.
+/// What waits for a topic's next transaction. `None`: calls whose topics belong together.
 type Queues = HashMap<Option<Topic>, VecDeque<Job>, RandomState>;
 
 pub(super) struct Appends {
@@ -78,20 +78,25 @@ pub(super) async fn append(shared: &Arc<Shared>, events: Vec<NewEvent>) -> Resul
     if events.is_empty() {
         return Ok(Vec::new());
     }
-    let mixed = events
-        .chunk_by(|one, next| one.unit == next.unit)
-        .any(|unit| unit.iter().any(|event| event.topic != unit[0].topic));
-    if mixed {
-        let waiting = enqueue(shared, None, events).await?;
-        return answer(waiting.await);
-    }
     let single = events.iter().all(|event| event.topic == events[0].topic);
-    if single {
-        let topic = Some(events[0].topic.clone());
+    if single || is_one(&events) {
+        let topic = single.then(|| events[0].topic.clone());
         let waiting = enqueue(shared, topic, events).await?;
         return answer(waiting.await);
     }
     append_by_topic(shared, events).await
+}
+
+/// Whether a call's topics have to go in one transaction: a unit spans them, or an id comes on two of them and the
+/// first has to win.
+fn is_one(events: &[NewEvent]) -> bool {
+    let spans = |unit: &[NewEvent]| unit.iter().any(|event| event.topic != unit[0].topic);
+    if events.chunk_by(|one, next| one.unit == next.unit).any(spans) {
+        return true;
+    }
+    let mut topics = HashMap::new();
+    let mut brought = events.iter().filter(|event| event.origin == IdOrigin::Client);
+    brought.any(|event| *topics.entry(event.id).or_insert(&event.topic) != &event.topic)
 }
 
 /// Several topics, each in a transaction of its own.

@@ -8,7 +8,8 @@ use mongodb::options::{Acknowledgment, ClientOptions, IndexOptions, ReadConcern,
 use mongodb::{Client, Database, IndexModel};
 
 use super::fault::{self, code, words};
-use super::{COUNTERS, EVENTS, Options, TRIMS};
+use super::import::IMPORT;
+use super::{COUNTERS, EVENTS, META, Options, TRIMS};
 
 /// The oldest server that the engine is tested to run on.
 pub const MINIMUM_VERSION: (u32, u32) = (6, 0);
@@ -75,6 +76,11 @@ pub enum OpenError {
     /// Too old.
     #[error("MongoDB {0} is too old: the hub needs {min}.{minor} or later; upgrade the replica set", min = MINIMUM_VERSION.0, minor = MINIMUM_VERSION.1)]
     OldServer(String),
+    /// An import was cut off.
+    #[error(
+        "the database {0:?} is half filled: `promethean migrate` was cut off; run it again, it goes on where it was"
+    )]
+    HalfImported(String),
     /// Something else.
     #[error("MongoDB cannot be used: {0}")]
     Other(String),
@@ -103,6 +109,7 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database), Ope
     check_set(&client, &hosts, said.as_deref(), options).await?;
     check_version(&database).await?;
     check_writes(&database).await?;
+    check_import(&database, options).await?;
     ensure_indexes(&database).await.map_err(|fault| refusal(&fault, &name))?;
     Ok((client, database))
 }
@@ -131,6 +138,7 @@ pub(super) fn refusal(fault: &Fault, database: &str) -> OpenError {
     match fault.kind.as_ref() {
         ErrorKind::Authentication { message, .. } => return OpenError::Authentication(message.clone()),
         ErrorKind::ServerSelection { .. } => return OpenError::NoMajority(why),
+        ErrorKind::Io(_) => return OpenError::Unreachable { hosts: "the replica set".to_owned(), why },
         _ => {}
     }
     by_code(code(fault), why, database)
@@ -144,6 +152,8 @@ fn by_code(code: Option<i32>, why: String, database: &str) -> OpenError {
         }
         Some(13 | 8000) => OpenError::NoPermission { database: database.to_owned(), why },
         Some(64 | 100 | 79) => OpenError::NoMajority(why),
+        // The primary steps down or ends in the middle of the check: it has lost the others.
+        Some(91 | 189 | 10107 | 11600 | 11602 | 13435 | 13436) => OpenError::NoMajority(why),
         Some(2) if why.contains("journal") => OpenError::NoJournal(why),
         _ => OpenError::Other(why),
     }
@@ -244,14 +254,25 @@ fn parse_version(text: &str) -> (u32, u32) {
 
 /// A write as the hub's writes are: shows permission, majority and journal at once.
 async fn check_writes(database: &Database) -> Result<(), OpenError> {
-    let meta = database.collection::<Document>("meta");
-    let format = doc! { "$set": { "format": 1 } };
+    let meta = database.collection::<Document>(META);
+    // One that changes nothing would wait for nobody.
+    let format = doc! { "$set": { "format": 1 }, "$currentDate": { "opened": true } };
     let written = fault::limited(meta.update_one(doc! { "_id": "promethean" }, format).upsert(true)).await;
     match written {
         Ok(_) => Ok(()),
         // Two hubs that start at once.
         Err(fault) if fault::is_duplicate(&fault) => Ok(()),
         Err(fault) => Err(refusal(&fault, database.name())),
+    }
+}
+
+/// Half a log is not served.
+async fn check_import(database: &Database, options: &Options) -> Result<(), OpenError> {
+    let meta = database.collection::<Document>(META);
+    let begun = fault::limited(meta.find_one(doc! { "_id": IMPORT })).await;
+    match begun.map_err(|fault| refusal(&fault, database.name()))? {
+        Some(_) if !options.import => Err(OpenError::HalfImported(database.name().to_owned())),
+        _ => Ok(()),
     }
 }
 
@@ -306,6 +327,7 @@ mod tests {
         assert!(say(13, "Command insert requires authentication").contains("names no user"));
         assert!(say(18, "Authentication failed.").contains("authSource"));
         assert!(say(64, "waiting for replication timed out").contains("rs.status()"));
+        assert!(say(11602, "operation was interrupted").contains("no majority"));
         assert!(say(100, "Not enough data-bearing nodes").contains("no majority"));
         assert!(say(2, "cannot use 'j' option when a host does not have journaling enabled").contains("--nojournal"));
         assert!(say(1, "what nobody expected").contains("what nobody expected"));

@@ -29,14 +29,15 @@ impl Shared {
     /// The state in a cursor; of one that the seed wrote, what its `lastId` says.
     async fn state_of(&self, topic: &Topic, cursor: &Document) -> Result<Option<(GroupState, Version)>> {
         let broken = || Error::Damaged(format!("the state of the cursor {:?} cannot be read", cursor.get_str("_id")));
+        let version = cursor.get_i64("version").ok().and_then(|version| u64::try_from(version).ok()).unwrap_or(0);
         if let Ok(bytes) = cursor.get_binary_generic("state") {
-            let state = GroupState::decode(bytes).ok_or_else(broken)?;
-            let version = cursor.get_i64("version").ok().and_then(|version| u64::try_from(version).ok());
-            return Ok(Some((state, version.ok_or_else(broken)?)));
+            return Ok(Some((GroupState::decode(bytes).ok_or_else(broken)?, version)));
         }
         let Some(id) = cursor.get_str("lastId").ok().and_then(|id| EventId::parse(id).ok()) else { return Ok(None) };
         let place = super::read::locate(self, &[id]).await?.pop().flatten().filter(|place| place.topic == *topic);
-        Ok(place.map(|place| (GroupState { floor: place.seq, last: Some((id, place.ts)), ..GroupState::default() }, 0)))
+        Ok(place.map(|place| {
+            (GroupState { floor: place.seq, last: Some((id, place.ts)), ..GroupState::default() }, version)
+        }))
     }
 }
 

@@ -19,12 +19,17 @@ const PIECE: usize = 1_000;
 /// Lookups at once.
 const PARALLEL: usize = 16;
 
+/// The index of keys.
+pub(super) fn by_key() -> Option<Document> {
+    Some(doc! { "topic": 1, "key": 1, "seq": -1 })
+}
+
 pub(super) async fn latest(shared: &Shared, topic: &Topic, keys: &[String]) -> Result<Vec<Option<Event>>> {
     shared.open()?;
     let one = |key: &String| {
         let filter = doc! { "topic": topic.as_str(), "key": key };
         async move {
-            let found = shared.find(filter, doc! { "key": 1, "seq": -1 }, 1, None).await?;
+            let found = shared.find_by(by_key(), filter, doc! { "seq": -1 }, 1, None).await?;
             found.first().map(event).transpose()
         }
     };
@@ -44,7 +49,7 @@ async fn latest_seqs(
     let filter = doc! { "topic": topic.as_str(), "key": from, "seq": { "$lte": signed(cut) } };
     let fields = doc! { "_id": 0, "key": 1, "seq": 1 };
     let sort = doc! { "topic": 1, "key": 1, "seq": -1 };
-    let entries = shared.find(filter, sort, PIECE, Some(fields)).await?;
+    let entries = shared.find_by(by_key(), filter, sort, PIECE, Some(fields)).await?;
     let (mut seqs, mut last) = (Vec::new(), None);
     for entry in &entries {
         let key = entry.get_str("key").unwrap_or_default();

@@ -10,6 +10,7 @@ use promethean_event::{Millis, Seq, Topic};
 use super::connect::write_concern;
 use super::document::{signed, unsigned};
 use super::fault::{is_away, limited, pause, words};
+use super::keys::by_key;
 use super::read::{count, from};
 use super::{EVENTS, Shared, TRIMS};
 use crate::{Compaction, Error, Result, Retention};
@@ -115,11 +116,8 @@ async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Milli
             bytes = bytes.saturating_sub(entry.bytes);
             going.push(entry);
         }
-        let last = going.len() < PIECE;
-        if !going.is_empty() {
-            remove(shared, topic, &going).await?;
-        }
-        if last {
+        let whole = going.is_empty() || remove(shared, topic, &going).await?;
+        if whole && going.len() < PIECE {
             return Ok(());
         }
     }
@@ -158,7 +156,7 @@ async fn compact(shared: &Shared, topic: &Topic, compaction: Compaction, now: Mi
 /// Removes all events of a key but the last.
 async fn superseded(shared: &Shared, topic: &Topic, key: &str) -> Result<()> {
     let filter = || doc! { "topic": topic.as_str(), "key": key };
-    let latest = shared.find(filter(), doc! { "key": 1, "seq": -1 }, 1, Some(fields())).await?;
+    let latest = shared.find_by(by_key(), filter(), doc! { "seq": -1 }, 1, Some(fields())).await?;
     let Some(latest) = latest.first().and_then(entry) else { return Ok(()) };
     remove_key(shared, topic, key, latest.seq).await
 }
@@ -167,7 +165,7 @@ async fn superseded(shared: &Shared, topic: &Topic, key: &str) -> Result<()> {
 async fn remove_key(shared: &Shared, topic: &Topic, key: &str, before: Seq) -> Result<()> {
     loop {
         let filter = doc! { "topic": topic.as_str(), "key": key, "seq": { "$lt": signed(before) } };
-        let found = shared.find(filter, doc! { "key": -1, "seq": 1 }, PIECE, Some(fields())).await?;
+        let found = shared.find_by(by_key(), filter, doc! { "seq": 1 }, PIECE, Some(fields())).await?;
         let entries: Vec<_> = found.iter().filter_map(entry).collect();
         if entries.is_empty() {
             return Ok(());
@@ -183,7 +181,8 @@ async fn expired(shared: &Shared, topic: &Topic, compaction: Compaction, now: Mi
     let filter = doc! { "topic": topic.as_str(), "tombstone": true, "appended": { "$lt": signed(before) } };
     let mut wanted = fields();
     wanted.insert("key", 1);
-    for document in shared.find(filter, doc! { "appended": 1 }, PIECE, Some(wanted)).await? {
+    let index = Some(doc! { "topic": 1, "appended": 1 });
+    for document in shared.find_by(index, filter, doc! { "appended": 1 }, PIECE, Some(wanted)).await? {
         if let (Ok(key), Some(tombstone)) = (document.get_str("key"), entry(&document)) {
             superseded(shared, topic, key).await?;
             // Gone already when a later event came; else the last of its key.

@@ -6,7 +6,7 @@
 //! | `counters` | `{_id: topic, next, events, bytes, lastId, lastTs, settings}` | the last write of an append |
 //! | `trims` | `{_id: topic, events, bytes, compacted}`: what was removed | retention, compaction, trims |
 //! | `cursors` | `{_id: "topic::group", lastId, lastTs, seq, version, state}`, the seed's names | groups |
-//! | `meta` | `{_id: "promethean", format}` | opening |
+//! | `meta` | `{_id: "promethean", format}`; `{_id: "import"}` while one is under way | opening, `import.rs` |
 //!
 //! Writes are `w: majority, j: true`, reads `majority`, every request has a time limit. The data's way: `append.rs`
 //! (queue → `plan.rs` → transaction) → `follow.rs` (wake-up) → `read.rs`, `keys.rs`; `groups.rs`; `maintain.rs`.
@@ -17,6 +17,7 @@ mod document;
 mod fault;
 mod follow;
 mod groups;
+mod import;
 mod keys;
 mod maintain;
 mod plan;
@@ -49,6 +50,7 @@ const EVENTS: &str = "events";
 const COUNTERS: &str = "counters";
 const TRIMS: &str = "trims";
 const CURSORS: &str = "cursors";
+const META: &str = "meta";
 
 /// How the engine is opened.
 #[derive(Clone)]
@@ -59,12 +61,19 @@ pub struct Options {
     pub open_limit: Duration,
     /// How often retention and compaction look; `None`: only when they are asked to.
     pub maintenance: Option<Duration>,
+    /// Whether this is the import that fills the database; others are refused until it has ended.
+    pub import: bool,
 }
 
 impl Options {
     /// The defaults, at this address.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), open_limit: Duration::from_secs(10), maintenance: Some(Duration::from_secs(30)) }
+        Self {
+            url: url.into(),
+            open_limit: Duration::from_secs(10),
+            maintenance: Some(Duration::from_secs(30)),
+            import: false,
+        }
     }
 }
 

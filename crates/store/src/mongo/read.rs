@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::options::Hint;
 use promethean_event::{Event, EventId, Millis, Seq, Topic};
 
 use super::document::{decode, signed, unsigned};
@@ -22,12 +23,27 @@ impl Shared {
         limit: usize,
         fields: Option<Document>,
     ) -> Result<Vec<RawDocumentBuf>> {
+        self.find_by(None, filter, sort, limit, fields).await
+    }
+
+    /// The same by the index that is named: the server's own choice goes by what it saw of other values.
+    pub(super) async fn find_by(
+        &self,
+        index: Option<Document>,
+        filter: Document,
+        sort: Document,
+        limit: usize,
+        fields: Option<Document>,
+    ) -> Result<Vec<RawDocumentBuf>> {
         let events = self.database.collection::<RawDocumentBuf>(EVENTS);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         patiently("reading events", || async {
             let mut asked = events.find(filter.clone()).sort(sort.clone()).limit(limit);
             if let Some(fields) = &fields {
                 asked = asked.projection(fields.clone());
+            }
+            if let Some(index) = &index {
+                asked = asked.hint(Hint::Keys(index.clone()));
             }
             let mut cursor = asked.await?;
             let mut found = Vec::new();

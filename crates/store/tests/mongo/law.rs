@@ -1,4 +1,4 @@
-//! The distributed engine under the law, on a real replica set.
+//! The law of every engine.
 
 use std::sync::Arc;
 

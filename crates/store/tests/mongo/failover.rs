@@ -1,0 +1,154 @@
+//! `kill -9` of the primary of three under load, with a ledger of what was answered.
+//!
+//! What was answered is there, at the place that was answered; what was refused is not; what is unknown may be either.
+//! `PROMETHEAN_FAILOVERS` says how often (2). At the end the others are killed too: a hub does not start then.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use promethean_event::{EventId, Seq};
+use promethean_store::mongo::{Mongo, OpenError};
+use promethean_store::suite::{event, id, read_all, topic};
+use promethean_store::{Error, EventLog as _, Outcome};
+use promethean_testmongo::Setup;
+
+use crate::refusals::refused;
+use crate::{open, run};
+
+#[derive(Default)]
+struct Ledger {
+    answered: HashMap<EventId, Seq>,
+    refused: HashSet<EventId>,
+    unknown: HashSet<EventId>,
+}
+
+/// Publishes until it is told to end; an event whose fate is unknown is not sent again.
+async fn publish(hub: Mongo, writer: u128, ended: Arc<AtomicBool>, count: Arc<AtomicU64>) -> Ledger {
+    let mut ledger = Ledger::default();
+    for call in 0_u128.. {
+        if ended.load(Ordering::Relaxed) {
+            break;
+        }
+        let ids: Vec<_> = (0..3).map(|n| writer * 1_000_000 + call * 3 + n + 1).collect();
+        let made = ids.iter().map(|n| event("load").id(*n).new_event()).collect();
+        let ids: Vec<_> = ids.into_iter().map(id).collect();
+        match hub.append(made).await {
+            Ok(outcomes) => {
+                for outcome in outcomes {
+                    let Outcome::Stored(stored) = outcome else { panic!("{outcome:?}") };
+                    assert!(!stored.duplicate, "sent once, a duplicate of itself");
+                    ledger.answered.insert(stored.id, stored.seq);
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Error::Unknown(_)) => ledger.unknown.extend(ids),
+            Err(Error::Refused(_)) => ledger.refused.extend(ids),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    ledger
+}
+
+/// Waits until so many more calls were answered.
+async fn progress(count: &AtomicU64, more: u64) {
+    let goal = count.load(Ordering::Relaxed) + more;
+    while count.load(Ordering::Relaxed) < goal {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn nothing_answered_is_lost_when_the_primary_is_killed_under_load() {
+    let cycles: u32 = std::env::var("PROMETHEAN_FAILOVERS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    run(60 + 30 * u64::from(cycles), async move {
+        let mut replica = Setup::default().members(3).start();
+        let url = replica.url("failover");
+        let hubs = [open(&url).await, open(&url).await];
+        let (ended, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let hub = hubs[writer % 2].clone();
+                tokio::spawn(publish(hub, writer as u128, Arc::clone(&ended), Arc::clone(&count)))
+            })
+            .collect();
+        for _ in 0..cycles {
+            progress(&count, 20).await;
+            replica = tokio::task::spawn_blocking(move || {
+                let primary = replica.primary();
+                replica.kill(primary);
+                replica.restart(primary);
+                replica
+            })
+            .await
+            .expect("no panic");
+            progress(&count, 20).await;
+        }
+        ended.store(true, Ordering::Relaxed);
+        let mut ledger = Ledger::default();
+        for writer in writers {
+            let part = writer.await.expect("no panic");
+            ledger.answered.extend(part.answered);
+            ledger.refused.extend(part.refused);
+            ledger.unknown.extend(part.unknown);
+        }
+        let log = read_all(&hubs[0], "load").await;
+        let seqs: Vec<_> = log.iter().map(|event| event.seq).collect();
+        assert_eq!(seqs, (1..=log.len() as u64).collect::<Vec<_>>(), "no hole");
+        let found: HashMap<_, _> = log.iter().map(|event| (event.id, event.seq)).collect();
+        assert_eq!(found.len(), log.len(), "no event twice");
+        for (id, seq) in &ledger.answered {
+            assert_eq!(found.get(id), Some(seq), "{id} was answered {seq}");
+        }
+        assert!(ledger.refused.iter().all(|id| !found.contains_key(id)), "what was refused is not there");
+        let known = found.keys().all(|id| ledger.answered.contains_key(id) || ledger.unknown.contains(id));
+        assert!(known, "everything there was answered, or is unknown");
+        assert_eq!(read_all(&hubs[1], "load").await.len(), log.len());
+        let info = hubs[0].info(&topic("load")).await.expect("known").expect("exists");
+        assert_eq!((info.events, info.last_seq), (log.len() as u64, log.len() as u64));
+        eprintln!(
+            "{cycles} failovers, {} events: {} answered, {} refused, {} unknown",
+            log.len(),
+            ledger.answered.len(),
+            ledger.refused.len(),
+            ledger.unknown.len()
+        );
+        assert!(hubs[0].ready().is_ok());
+
+        let primary = replica.primary();
+        (0..3).filter(|member| *member != primary).for_each(|member| replica.kill(member));
+        let error = refused(&url).await;
+        assert!(matches!(error, OpenError::NoMajority(_)), "{error:?}");
+        assert!(error.to_string().contains("rs.status()"), "{error}");
+    });
+}
+
+#[test]
+fn a_hub_says_that_mongodb_is_away_and_that_it_is_back() {
+    run(90, async {
+        let mut replica = Setup::default().start();
+        let hub = open(&replica.url("away")).await;
+        promethean_store::suite::append(&hub, &[event("a")]).await;
+        replica.kill(0);
+        while hub.ready().is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let why = hub.ready().expect_err("away").to_string();
+        assert!(why.contains("MongoDB is away"), "{why}");
+        let waiting = tokio::spawn({
+            let hub = hub.clone();
+            async move { promethean_store::suite::append(&hub, &[event("a")]).await }
+        });
+        replica.restart(0);
+        assert_eq!(waiting.await.expect("no panic")[0].seq, 2, "a publish waits for the primary");
+        while hub.ready().is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // The stream was lost with the server: the other way of hearing tells it.
+        let other = open(&replica.url("away")).await;
+        let mut tail = hub.watch(&topic("a"));
+        promethean_store::suite::append(&other, &[event("a")]).await;
+        tail.wait_for(|tail| tail.seq == 3).await.expect("the end");
+    });
+}

@@ -1,0 +1,88 @@
+//! What the engine refuses to open, with the remedy, and without a hang.
+
+use std::time::{Duration, Instant};
+
+use mongodb::bson::doc;
+use promethean_store::mongo::{Mongo, OpenError, Options};
+use promethean_testmongo::{Setup, shared_url};
+
+use crate::run;
+
+pub(crate) async fn refused(url: &str) -> OpenError {
+    let began = Instant::now();
+    let Err(error) = Mongo::open(Options::new(url)).await else { panic!("{url} opens") };
+    assert!(began.elapsed() < Duration::from_secs(20), "it took {:?} to refuse", began.elapsed());
+    error
+}
+
+#[test]
+fn an_address_that_is_none_is_named() {
+    run(60, async {
+        for url in ["nonsense", "http://localhost", "mongodb://", "mongodb://h:1/?w=nonsense&x", "mongodb://a:b:c@h"] {
+            let error = refused(url).await;
+            assert!(matches!(error, OpenError::BadUrl(_)), "{url}: {error:?}");
+        }
+    });
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_to_be_unreachable() {
+    run(60, async {
+        let error = refused("mongodb://127.0.0.1:1/prom").await;
+        assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("127.0.0.1:1") && said.contains("Connection refused"), "{said}");
+        // Takes connections and never answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let error = refused(&format!("mongodb://{}/prom", silent.local_addr().expect("bound"))).await;
+        assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+    });
+}
+
+#[test]
+fn a_lone_server_and_a_set_that_was_never_begun_are_refused() {
+    run(90, async {
+        let lone = Setup::default().standalone().start();
+        let error = refused(&lone.url("prom")).await;
+        assert!(matches!(error, OpenError::NotReplicaSet(_)), "{error:?}");
+        let error = refused(&format!("{}replicaSet=rs0", lone.url("prom"))).await;
+        assert!(matches!(error, OpenError::NotReplicaSet(_)), "{error:?}");
+        assert!(error.to_string().contains("--replSet"), "{error}");
+        drop(lone);
+        let unbegun = Setup::default().uninitiated().start();
+        let error = refused(&unbegun.url("prom")).await;
+        assert!(matches!(error, OpenError::NotInitiated(_)), "{error:?}");
+    });
+}
+
+#[test]
+fn a_set_of_another_name_is_told() {
+    run(60, async {
+        let url = shared_url().replace("replicaSet=rs0", "replicaSet=other");
+        if url.contains("replicaSet=other") {
+            let error = refused(&url).await;
+            assert!(matches!(&error, OpenError::OtherSet { said, .. } if said == "other"), "{error:?}");
+        }
+    });
+}
+
+#[test]
+fn a_wrong_password_and_a_user_without_rights_are_refused() {
+    run(120, async {
+        let replica = Setup::default().user("admin", "right").start();
+        let error = refused(&replica.url_of("admin", "wrong", "prom")).await;
+        assert!(matches!(error, OpenError::Authentication(_)), "{error:?}");
+        assert!(error.to_string().contains("authSource") && !error.to_string().contains("wrong"), "{error}");
+        let error = refused(&replica.url_without_user("prom")).await;
+        assert!(matches!(error, OpenError::Authentication(_)), "{error:?}");
+        let reader = doc! { "createUser": "reader", "pwd": "r", "roles": [{ "role": "read", "db": "prom" }] };
+        replica.command(0, reader).expect("a user");
+        let error = refused(&replica.url_of("reader", "r", "prom")).await;
+        assert!(matches!(&error, OpenError::NoPermission { database, .. } if database == "prom"), "{error:?}");
+        assert!(error.to_string().contains("grantRolesToUser"), "{error}");
+        let writer = doc! { "createUser": "writer", "pwd": "w", "roles": [{ "role": "readWrite", "db": "prom" }] };
+        replica.command(0, writer).expect("a user");
+        let opened = Mongo::open(Options::new(replica.url_of("writer", "w", "prom"))).await;
+        assert!(opened.is_ok(), "readWrite on the database is enough: {:?}", opened.err());
+    });
+}
