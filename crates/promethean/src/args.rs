@@ -38,6 +38,12 @@ pub(crate) enum Command {
     Health(HealthArgs),
     /// Check a data directory; exits 0 when it is sound, 1 when it is damaged.
     Doctor(DoctorArgs),
+    /// Copy a data directory into a MongoDB database: topics, events, groups and settings.
+    ///
+    /// Ids, seqs, times and bytes stay what they were. Cut off, it goes on where it was when it is run again; hubs do
+    /// not start on the database before it has ended. At the end everything is read again on both sides and compared.
+    /// Nothing is changed in the directory, and no hub may be running on either.
+    Migrate(MigrateArgs),
     /// Publish events: the argument, standard input, or one event a line.
     #[command(name = "pub")]
     Publish(PublishArgs),
@@ -155,6 +161,16 @@ pub(crate) struct DoctorArgs {
     /// The report as JSON.
     #[arg(long, conflicts_with = "salvage")]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct MigrateArgs {
+    /// The data directory of an embedded store.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) from: PathBuf,
+    /// The replica set and the database: mongodb://HOST:PORT/DATABASE?replicaSet=NAME.
+    #[arg(long, value_name = "URL", env = "MONGO_URL", hide_env_values = true)]
+    pub(crate) to: String,
 }
 
 /// Which hub, and as whom.

@@ -16,6 +16,8 @@ use promethean_store::{EventLog as _, Store};
 
 use crate::bound::Serving;
 use crate::config::{Config, Engine};
+#[cfg(feature = "mongo")]
+use crate::exit::Exit;
 use crate::exit::Failure;
 
 /// Opens the engine and gives the configured topics their settings.
@@ -32,11 +34,7 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failur
             let opened = tokio::task::spawn_blocking(move || Log::open(options)).await;
             Arc::new(opened.map_err(Failure::failed)?.map_err(Failure::failed)?)
         }
-        Engine::Mongo { .. } => {
-            return Err(Failure::failed(
-                "this build has no MongoDB engine: unset MONGO_URL, or set PROMETHEAN_STORE to log or memory",
-            ));
-        }
+        Engine::Mongo { url } => open_mongo(url.expose()).await?,
     };
     for (topic, settings) in &config.topics {
         if store.settings(topic) != *settings {
@@ -45,6 +43,30 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failur
         }
     }
     Ok(store)
+}
+
+#[cfg(feature = "mongo")]
+async fn open_mongo(url: &str) -> Result<Arc<dyn Store>, Failure> {
+    use promethean_store::mongo::{Mongo, Options};
+    Ok(Arc::new(Mongo::open(Options::new(url)).await.map_err(mongo_refused)?))
+}
+
+/// How the process ends when MongoDB cannot be used.
+#[cfg(feature = "mongo")]
+pub(crate) fn mongo_refused(error: promethean_store::mongo::OpenError) -> Failure {
+    use promethean_store::mongo::OpenError;
+    match error {
+        OpenError::BadUrl(_) => Failure::usage(error),
+        OpenError::Unreachable { .. } => Failure::new(Exit::Unreachable, error),
+        OpenError::Authentication(_) | OpenError::NoPermission { .. } => Failure::new(Exit::Denied, error),
+        error => Failure::failed(error),
+    }
+}
+
+#[cfg(not(feature = "mongo"))]
+async fn open_mongo(_url: &str) -> Result<Arc<dyn Store>, Failure> {
+    let why = "this build has no MongoDB engine: unset MONGO_URL, or set PROMETHEAN_STORE to log or memory";
+    Err(Failure::failed(why))
 }
 
 /// How often the memory engine applies retention and compaction; the embedded engine does so by itself.

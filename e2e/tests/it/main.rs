@@ -3,5 +3,6 @@
 mod connections;
 mod crash;
 mod drain;
+mod mongo;
 mod scenarios;
 mod secrets;

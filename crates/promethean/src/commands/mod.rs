@@ -14,6 +14,8 @@ mod health;
 mod hub;
 mod import;
 mod man;
+#[cfg(feature = "mongo")]
+mod migrate;
 mod out;
 mod print;
 mod publish;
@@ -40,6 +42,10 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Token(args) => token::run(args),
         Command::Health(args) => health::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        #[cfg(feature = "mongo")]
+        Command::Migrate(args) => migrate::run(&args),
+        #[cfg(not(feature = "mongo"))]
+        Command::Migrate(_) => Err(Failure::failed("this build has no MongoDB engine")),
         Command::Publish(args) => publish::run(args),
         Command::Sub(args) => subscribe::sub(&args),
         Command::Tail(args) => subscribe::tail(&args),
