@@ -60,12 +60,14 @@ bench: build ## The bars of the issues, each beside its number
 	$(CARGO) run --release -p promethean-bench --bin bus
 	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin hub
 	$(CARGO) run --release -p promethean-store --features suite --example bench_log
+	$(CARGO) run --release -p promethean-bench --bin mongo
 
 bench-compare: build ## Beside NATS JetStream and Redis Streams, one table (ARGS="growth": how cost grows)
 	scripts/bench-compare.sh $(ARGS)
 
 torture: ## Crash tests for as long as SECONDS says, with printed seeds
 	$(CARGO) run --release -p promethean-store --features suite --example torture -- --seconds $(or $(SECONDS),600)
+	PROMETHEAN_FAILOVERS=$(or $(FAILOVERS),20) $(CARGO) test -p promethean-store --test mongo -- failover --nocapture
 
 fuzz: ## Each fuzz target for 60 seconds
 	scripts/fuzz.sh $(or $(SECONDS),60)
