@@ -10,6 +10,7 @@ use crate::drain::Drain;
 use crate::limits::Quotas;
 use crate::metrics::Gauges;
 use crate::ops::{About, Samples};
+use crate::trace::Tracer;
 use crate::ws::Connections;
 
 /// The shared state of the edge. Put it into an `Arc`.
@@ -33,6 +34,8 @@ pub struct Hub {
     pub samples: Samples,
     /// What others count for `/metrics`.
     pub gauges: Gauges,
+    /// Where spans go, where they are wanted.
+    pub tracer: Option<Tracer>,
 }
 
 impl Hub {
@@ -48,6 +51,7 @@ impl Hub {
             about: About::default(),
             samples: Samples::default(),
             gauges: Gauges::default(),
+            tracer: None,
         }
     }
 }

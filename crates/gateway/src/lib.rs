@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod ops;
 pub mod rejection;
 pub mod tls;
+pub mod trace;
 pub mod ws;
 
 pub use hub::{EdgeConfig, Hub};

@@ -9,6 +9,7 @@ use promethean_event::Millis;
 use promethean_gateway::auth::Authenticator;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::Intake;
+use promethean_gateway::trace::Tracer;
 use promethean_gateway::{Hub, http, ops, ws};
 use promethean_store::log::{Log, Options};
 use promethean_store::memory::Memory;
@@ -89,11 +90,27 @@ pub(crate) fn hub(config: &Config, store: Arc<dyn Store>) -> Result<Arc<Hub>, Fa
     };
     let auth = Authenticator::new(&config.auth).map_err(Failure::usage)?;
     let quotas = Quotas::new(config.conn_rate, config.topic_rate);
-    let hub = Hub::new(Bus::new(store, options), auth, quotas, config.edge.clone());
+    let mut hub = Hub::new(Bus::new(store, options), auth, quotas, config.edge.clone());
+    hub.tracer = tracer(config)?;
     if let Engine::Log { dir, .. } = &config.engine {
         hub.about.set_data_dir(dir.clone());
     }
     Ok(Arc::new(hub))
+}
+
+/// Where spans go.
+#[cfg(feature = "otel")]
+fn tracer(config: &Config) -> Result<Option<Tracer>, Failure> {
+    let started = config.otlp_endpoint.as_deref().map(Tracer::start).transpose();
+    started.map_err(|reason| Failure::usage(format!("otlp_endpoint: {reason}")))
+}
+
+#[cfg(not(feature = "otel"))]
+fn tracer(config: &Config) -> Result<Option<Tracer>, Failure> {
+    match config.otlp_endpoint {
+        Some(_) => Err(Failure::usage("otlp_endpoint: this build sends no spans; build it with the feature otel")),
+        None => Ok(None),
+    }
 }
 
 /// Serves every listener in a task of its own, keeps the signing keys fresh, takes samples for the charts and runs the

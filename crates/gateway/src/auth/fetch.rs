@@ -1,4 +1,4 @@
-//! One small HTTP GET, for key sets: https or loopback only, no redirects, a bounded body.
+//! One small HTTP request: a GET for key sets (https or loopback only), a POST for spans. No redirects, a bounded body.
 //!
 //! The caller bounds the time.
 
@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
 use rustls_pki_types::ServerName;
@@ -20,7 +20,7 @@ pub(super) const MAX_BODY_BYTES: usize = 256 * 1024;
 
 /// An address that may be fetched from.
 #[derive(Clone)]
-pub(super) struct Source {
+pub(crate) struct Source {
     host: String,
     port: u16,
     /// `Host`, as the URL has it.
@@ -42,7 +42,20 @@ impl Source {
         Self::trusting(url, system_roots)
     }
 
+    /// Also plain http to another machine: for what need not be believed.
+    ///
+    /// # Errors
+    /// Not a URL that may be used, and why.
+    #[cfg(feature = "otel")]
+    pub(crate) fn anywhere(url: &str) -> Result<Self, String> {
+        Self::over(url, system_roots, |_| true)
+    }
+
     fn trusting(url: &str, roots: impl Fn() -> RootCertStore) -> Result<Self, String> {
+        Self::over(url, roots, is_loopback)
+    }
+
+    fn over(url: &str, roots: impl Fn() -> RootCertStore, plain: impl Fn(&str) -> bool) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|_| "not a URL; write https://host/path".to_owned())?;
         let host = uri.host().ok_or("the URL names no host; write https://host/path")?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -52,7 +65,7 @@ impl Source {
         }
         let tls = match uri.scheme_str() {
             Some("https") => Some(connector(roots())?),
-            Some("http") if is_loopback(&host) => None,
+            Some("http") if plain(&host) => None,
             Some("http") => return Err("must be https: plain http is for loopback addresses only".into()),
             _ => return Err("must begin with https://".into()),
         };
@@ -62,36 +75,54 @@ impl Source {
     }
 
     /// For logs: without the path and query, which may hold a key.
-    pub(super) fn shown(&self) -> &str {
+    pub(crate) fn shown(&self) -> &str {
         &self.authority
     }
 
     pub(super) async fn get(&self) -> Result<Bytes, String> {
+        self.exchange(None).await
+    }
+
+    /// Sends JSON; the answer is not looked at but for its status.
+    #[cfg(feature = "otel")]
+    pub(crate) async fn post(&self, body: Bytes) -> Result<(), String> {
+        self.exchange(Some(body)).await.map(drop)
+    }
+
+    async fn exchange(&self, body: Option<Bytes>) -> Result<Bytes, String> {
         let connected = TcpStream::connect((self.host.as_str(), self.port)).await;
         let stream = connected.map_err(|error| format!("cannot connect to {}: {error}", self.authority))?;
         match &self.tls {
-            None => self.request(stream).await,
+            None => self.request(stream, body).await,
             Some(tls) => {
                 let name =
                     ServerName::try_from(self.host.clone()).map_err(|_| "the host is no server name".to_owned())?;
                 let stream = tls.connect(name, stream).await;
-                self.request(stream.map_err(|error| format!("TLS with {}: {error}", self.authority))?).await
+                self.request(stream.map_err(|error| format!("TLS with {}: {error}", self.authority))?, body).await
             }
         }
     }
 
-    async fn request(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Bytes, String> {
+    async fn request(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        body: Option<Bytes>,
+    ) -> Result<Bytes, String> {
         let broken = |error: hyper::Error| format!("HTTP with {}: {error}", self.authority);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         // Polled together with the request, so that it ends with it: nothing is left behind on a time-out.
         let exchange = async {
-            let request = Request::get(&self.path)
+            let method = if body.is_some() { Method::POST } else { Method::GET };
+            let request = Request::builder()
+                .method(method)
+                .uri(&self.path)
+                .header(header::CONTENT_TYPE, "application/json")
                 .header(header::HOST, &self.authority)
                 .header(header::ACCEPT, "application/json")
                 .header(header::USER_AGENT, "promethean")
                 .header(header::CONNECTION, "close")
-                .body(Empty::<Bytes>::new())
+                .body(Full::new(body.unwrap_or_default()))
                 .map_err(|_| "the URL cannot be requested".to_owned())?;
             let response = sender.send_request(request).await.map_err(broken)?;
             if response.status() != StatusCode::OK {

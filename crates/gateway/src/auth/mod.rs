@@ -4,7 +4,7 @@
 //! that says what it may do. Tokens and secrets never reach a log, an error message or a `Debug` output.
 
 mod authenticator;
-mod fetch;
+pub(crate) mod fetch;
 mod identity;
 mod jwks;
 mod jwt;

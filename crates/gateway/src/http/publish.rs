@@ -7,7 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http::HeaderMap;
-use promethean_bus::Published;
+use promethean_bus::{Placed, Published};
 use promethean_event::{Code, Topic};
 use serde::Serialize;
 
@@ -16,6 +16,7 @@ use super::{Caller, Query, json_body, read_body};
 use crate::Hub;
 use crate::auth::Action;
 use crate::rejection::Rejection;
+use crate::trace::Traces;
 
 #[derive(Serialize)]
 struct One {
@@ -47,15 +48,21 @@ pub(super) async fn publish(
     let body = read_body(body, most).await?;
     let batch = format.is_batch();
     let mut burst = hub.bus.burst();
+    let traces = Traces::new(hub.tracer.as_ref());
+    let span;
     {
         let drafts = drafts::read(format, &topic, &query, &headers, &body)?;
         hub.quotas.take_topic(&topic, drafts.len())?;
+        span = drafts.iter().find_map(|draft| traces.begin(&topic, &draft.options.headers));
         match (batch, drafts.as_slice()) {
             (false, [draft]) => burst.add(draft)?,
             _ => burst.add_batch(drafts)?,
         }
     }
-    let published = hub.bus.commit(burst).await.pop().unwrap_or_else(|| Err(promethean_bus::Error::shutting_down()))?;
+    let published = hub.bus.commit(burst).await.pop().unwrap_or_else(|| Err(promethean_bus::Error::shutting_down()));
+    let first = |placed: &Placed| placed.iter().next().map(|one| (one.id, one.seq));
+    traces.published(span, published.as_ref().map(first).map_err(|error| error.code));
+    let published = published?;
     Ok(match &*published {
         [Published { id, seq, duplicate }] if !batch => json_body(&One { id: *id, seq: *seq, duplicate: *duplicate }),
         all => json_body(&Many { ids: all.iter().map(|one| one.id).collect(), count: all.len() }),

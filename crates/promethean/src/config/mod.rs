@@ -69,6 +69,7 @@ pub(crate) struct Config {
     pub(crate) topic_rate: Option<Rate>,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
+    pub(crate) otlp_endpoint: Option<String>,
     pub(crate) topics: BTreeMap<Topic, TopicSettings>,
 }
 
@@ -123,6 +124,7 @@ impl Config {
             topic_rate: read.rate("topic_rate", "topic_burst")?,
             log: read.text("log").unwrap_or("info").to_owned(),
             log_format,
+            otlp_endpoint: read.text("otlp_endpoint").map(str::to_owned),
             topics: topics::parse(&layers.topics)?,
         };
         // Checks the address of the keys and the default scopes.

@@ -145,4 +145,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain(WATCH, "log_format", "FORMAT", Some("text"), "text or json"),
     plain(WATCH, "metrics_max_series", "N", Some("10000"), "Most label sets of the metrics; others count under _other"),
     plain(WATCH, "metrics_public", "BOOL", Some("false"), "Whether /metrics needs no token"),
+    plain(
+        WATCH,
+        "otlp_endpoint",
+        "URL",
+        None,
+        "An OpenTelemetry collector (OTLP over HTTP) for spans of events that carry a sampled traceparent",
+    ),
 ];

@@ -22,6 +22,7 @@ use crate::Hub;
 use crate::auth::{Identity, Policy};
 use crate::limits::ConnectionQuota;
 use crate::rejection::Rejection;
+use crate::trace::Traces;
 use crate::ws::codec::{Decoder, Outbox};
 use crate::ws::connections::Registered;
 
@@ -46,6 +47,7 @@ pub(super) struct Core<'h> {
     pub(super) given: Vec<Given>,
     pub(super) publishes: Publishes<'h>,
     pub(super) settles: Settles,
+    pub(super) traces: Traces<'h>,
     /// A frame whose answer the next frames have to wait for: `AUTH`, `SUBSCRIBE`.
     pub(super) barrier: Option<BoxFuture<'h, Awaited>>,
     /// The barrier is a `SUBSCRIBE`: the bus may deliver for it before this session knows the subscription.
@@ -95,6 +97,7 @@ impl<'h> Core<'h> {
             given: Vec::new(),
             publishes: Publishes::default(),
             settles: Settles::default(),
+            traces: Traces::new(hub.tracer.as_ref()),
             barrier: None,
             joining: false,
             outbox: Outbox::default(),
@@ -152,8 +155,8 @@ impl<'h> Core<'h> {
         if !self.has_room() {
             return false;
         }
-        let published = self.publishes.poll(cx, self.quiet, &mut self.outbox);
-        let settled = self.settles.poll(cx, self.quiet, &mut self.outbox);
+        let published = self.publishes.poll(cx, self.quiet, &self.traces, &mut self.outbox);
+        let settled = self.settles.poll(cx, self.quiet, &self.traces, &mut self.outbox);
         published || settled
     }
 

@@ -10,6 +10,7 @@ use super::core::Core;
 use super::subscriptions::Subscription;
 use crate::auth::Action;
 use crate::rejection::Rejection;
+use crate::trace::Traces;
 use crate::ws::codec::Outbox;
 
 /// Most events of one step: frames of the client get their turn in between.
@@ -42,7 +43,7 @@ impl Core<'_> {
             match self.subscriptions.get_mut(first.subscription) {
                 None => {}
                 Some(subscription) if subscription.holds_back() => subscription.held.extend(these.iter().cloned()),
-                Some(subscription) => write_all(&mut self.outbox, subscription, these, now),
+                Some(subscription) => write_all(&mut self.outbox, subscription, these, &mut self.traces, now),
             }
         }
         given.clear();
@@ -70,7 +71,9 @@ impl Core<'_> {
                 continue;
             };
             match subscription.held.pop_front() {
-                Some(given) if given.is_current(now) => write_all(&mut self.outbox, subscription, &[given], now),
+                Some(given) if given.is_current(now) => {
+                    write_all(&mut self.outbox, subscription, &[given], &mut self.traces, now);
+                }
                 Some(_) => {}
                 None => {
                     self.resumed.pop_front();
@@ -100,7 +103,10 @@ fn context(given: &Given, now: Millis) -> Context {
     }
 }
 
-fn write_all(outbox: &mut Outbox, subscription: &Subscription, given: &[Given], now: Millis) {
+fn write_all(outbox: &mut Outbox, subscription: &Subscription, given: &[Given], traces: &mut Traces<'_>, now: Millis) {
+    if traces.are_wanted() {
+        given.iter().for_each(|one| traces.deliver(one, subscription.about.group.as_ref()));
+    }
     if !subscription.about.batch {
         for one in given {
             outbox.text(|out| write::event(out, &subscription.head, &one.event, context(one, now)));

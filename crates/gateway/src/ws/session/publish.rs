@@ -11,6 +11,7 @@ use promethean_event::{Draft, Invalid, Topic};
 
 use super::core::write_rejection;
 use crate::rejection::Rejection;
+use crate::trace::{Open, Traces};
 use crate::ws::codec::Outbox;
 
 /// Most bursts whose answers wait: while the store syncs one, the next are collected.
@@ -35,6 +36,7 @@ pub(super) struct Publishes<'h> {
 struct Slot {
     corr: Option<Corr>,
     kind: Kind,
+    span: Option<Open>,
 }
 
 enum Kind {
@@ -86,6 +88,7 @@ impl<'h> Publishes<'h> {
         topic: Topic,
         item: Item<'_>,
         corr: Option<&Corr>,
+        span: Option<Open>,
         bus: &'h Bus,
     ) -> Result<(), Invalid> {
         let (burst, slots) = self.open(bus);
@@ -104,13 +107,13 @@ impl<'h> Publishes<'h> {
                 Kind::Batch
             }
         };
-        slots.push(Slot { corr: corr.cloned(), kind });
+        slots.push(Slot { corr: corr.cloned(), kind, span });
         Ok(())
     }
 
     /// Refuses a frame in its place.
     pub(super) fn refuse(&mut self, corr: Option<Corr>, rejection: Rejection, bus: &'h Bus) {
-        self.open(bus).1.push(Slot { corr, kind: Kind::Refused(Box::new(rejection)) });
+        self.open(bus).1.push(Slot { corr, kind: Kind::Refused(Box::new(rejection)), span: None });
     }
 
     /// Sends the burst to the bus.
@@ -123,7 +126,7 @@ impl<'h> Publishes<'h> {
     }
 
     /// Writes the answers that are there, in order; whether there was one.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, quiet: bool, outbox: &mut Outbox) -> bool {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, quiet: bool, traces: &Traces<'_>, outbox: &mut Outbox) -> bool {
         for sent in &mut self.sent {
             if let State::Waiting(waiting) = &mut sent.state
                 && let Poll::Ready(outcomes) = waiting.as_mut().poll(cx)
@@ -137,7 +140,7 @@ impl<'h> Publishes<'h> {
         {
             answered = true;
             let mut outcomes = outcomes.into_iter();
-            for Slot { corr, kind } in slots {
+            for Slot { corr, kind, span } in slots {
                 let corr = corr.as_ref();
                 let outcome = match &kind {
                     Kind::Refused(rejection) => {
@@ -146,6 +149,10 @@ impl<'h> Publishes<'h> {
                     }
                     Kind::One | Kind::Batch => outcomes.next().unwrap_or_else(|| Err(Error::shutting_down())),
                 };
+                if span.is_some() {
+                    let first = |placed: &Placed| placed.iter().next().map(|one| (one.id, one.seq));
+                    traces.published(span, outcome.as_ref().map(first).map_err(|error| error.code));
+                }
                 match (outcome, kind) {
                     (Err(error), _) => {
                         let rejection = Rejection::new(error.code, error.message);

@@ -9,6 +9,7 @@ use promethean_event::{Code, Group, Selector};
 use super::core::{Core, Flow};
 use crate::auth::Action;
 use crate::rejection::Rejection;
+use crate::trace::Operation;
 
 impl Core<'_> {
     /// Takes in one frame: it is answered now, or in its place later.
@@ -64,7 +65,10 @@ impl Core<'_> {
                 self.with_found(op, corr, found, |core, id, corr| {
                     let Some(subscription) = core.subscriptions.get_mut(id) else { return };
                     match settled {
-                        Settled::Ids(ids) => core.settles.add(&subscription.membership, &ids, lease, Answer::Ack, corr),
+                        Settled::Ids(ids) => {
+                            let spans = core.traces.settle(ids.as_slice(), Operation::Ack);
+                            core.settles.add(&subscription.membership, &ids, lease, Answer::Ack, corr, spans);
+                        }
                         Settled::UpTo(id) => core.settles.add_up_to(&subscription.membership, id, lease, corr),
                     }
                 });
@@ -74,14 +78,16 @@ impl Core<'_> {
                 let answer = Answer::Nack { reason: reason.map(Into::into), delay, release };
                 self.with_found(op, corr, found, |core, id, corr| {
                     let Some(subscription) = core.subscriptions.get_mut(id) else { return };
-                    core.settles.add(&subscription.membership, &ids, lease, answer, corr);
+                    let spans = core.traces.settle(ids.as_slice(), Operation::Nack);
+                    core.settles.add(&subscription.membership, &ids, lease, answer, corr, spans);
                 });
             }
             Request::Modack(Modack { of, ids, lease, extend }) => {
                 let found = self.find(&of);
                 self.with_found(op, corr, found, |core, id, corr| {
                     let Some(subscription) = core.subscriptions.get_mut(id) else { return };
-                    core.settles.add(&subscription.membership, &ids, lease, Answer::Extend { by: extend }, corr);
+                    let answer = Answer::Extend { by: extend };
+                    core.settles.add(&subscription.membership, &ids, lease, answer, corr, Vec::new());
                 });
             }
         }
@@ -105,7 +111,8 @@ impl Core<'_> {
             Item::Batch(items) => items.len(),
         };
         self.hub.quotas.take_topic(&topic, count)?;
-        self.publishes.add(topic, events, corr, &self.hub.bus)?;
+        let span = self.traces.publish(&topic, &events);
+        self.publishes.add(topic, events, corr, span, &self.hub.bus)?;
         Ok(())
     }
 

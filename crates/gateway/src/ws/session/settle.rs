@@ -11,6 +11,7 @@ use promethean_event::{Code, EventId};
 
 use super::core::write_rejection;
 use crate::rejection::Rejection;
+use crate::trace::{Open, Traces};
 use crate::ws::codec::Outbox;
 
 /// Most calls whose answers wait, and most frames.
@@ -35,6 +36,7 @@ pub(super) struct Settles {
 struct Slot {
     corr: Option<Corr>,
     kind: Kind,
+    spans: Vec<Open>,
 }
 
 enum Kind {
@@ -74,7 +76,7 @@ impl Settles {
 
     /// Refuses a frame in its place.
     pub(super) fn refuse(&mut self, corr: Option<Corr>, rejection: Rejection) {
-        self.slots.push_back(Slot { corr, kind: Kind::Refused(Box::new(rejection)) });
+        self.slots.push_back(Slot { corr, kind: Kind::Refused(Box::new(rejection)), spans: Vec::new() });
     }
 
     /// Adds an answer to deliveries.
@@ -85,6 +87,7 @@ impl Settles {
         lease: Option<u64>,
         answer: Answer,
         corr: Option<Corr>,
+        spans: Vec<Open>,
     ) {
         let leased = ids.as_slice().iter().map(|id| (*id, lease));
         let same = |state: &State| match state {
@@ -101,13 +104,13 @@ impl Settles {
             waiting.extend(leased);
             call.slots += 1;
             let call = self.first + index as u64;
-            self.slots.push_back(Slot { corr, kind: Kind::Part { call, from, count } });
+            self.slots.push_back(Slot { corr, kind: Kind::Part { call, from, count }, spans });
             return;
         }
         let ids: Vec<Leased> = leased.collect();
         let count = ids.len();
         let strict = matches!(answer, Answer::Extend { .. });
-        self.push(State::Open { membership: Arc::clone(membership), answer, ids }, strict, count, corr);
+        self.push(State::Open { membership: Arc::clone(membership), answer, ids }, strict, count, corr, spans);
     }
 
     /// Adds an ack of an event and all before it.
@@ -121,13 +124,13 @@ impl Settles {
         self.send();
         let membership = Arc::clone(membership);
         let call = async move { membership.ack_up_to(id, lease).await.map(|()| vec![Receipt::Done]) };
-        self.push(State::Waiting(Box::pin(call)), false, 1, corr);
+        self.push(State::Waiting(Box::pin(call)), false, 1, corr, Vec::new());
     }
 
-    fn push(&mut self, state: State, strict: bool, count: usize, corr: Option<Corr>) {
+    fn push(&mut self, state: State, strict: bool, count: usize, corr: Option<Corr>, spans: Vec<Open>) {
         let call = self.first + self.calls.len() as u64;
         self.calls.push_back(Call { slots: 1, strict, state });
-        self.slots.push_back(Slot { corr, kind: Kind::Part { call, from: 0, count } });
+        self.slots.push_back(Slot { corr, kind: Kind::Part { call, from: 0, count }, spans });
     }
 
     /// Sends the calls of the burst to the bus.
@@ -145,7 +148,7 @@ impl Settles {
     }
 
     /// Writes the answers that are there, in order; whether there was one.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, quiet: bool, outbox: &mut Outbox) -> bool {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, quiet: bool, traces: &Traces<'_>, outbox: &mut Outbox) -> bool {
         for call in &mut self.calls {
             if let State::Waiting(waiting) = &mut call.state
                 && let Poll::Ready(receipts) = waiting.as_mut().poll(cx)
@@ -154,15 +157,19 @@ impl Settles {
             }
         }
         let mut answered = false;
-        while let Some(Slot { corr, kind }) = self.slots.front() {
+        while let Some(Slot { corr, kind, spans }) = self.slots.front_mut() {
             let corr = corr.as_ref();
             match kind {
                 Kind::Refused(rejection) => outbox.text(|out| write_rejection(out, corr, rejection)),
                 Kind::Part { call, from, count } => {
-                    let index = usize::try_from(call - self.first).unwrap_or(usize::MAX);
+                    let index = usize::try_from(*call - self.first).unwrap_or(usize::MAX);
                     let Some(call) = self.calls.get_mut(index) else { break };
                     let State::Done(receipts) = &call.state else { break };
-                    match verdict(receipts, *from, *count, call.strict) {
+                    let verdict = verdict(receipts, *from, *count, call.strict);
+                    if !spans.is_empty() {
+                        traces.settled(std::mem::take(spans), verdict.as_ref().err().map(|no| no.code));
+                    }
+                    match verdict {
                         Ok(()) if quiet && corr.is_none() => {}
                         Ok(()) => outbox.text(|out| write::ok(out, corr)),
                         Err(rejection) => outbox.text(|out| write_rejection(out, corr, &rejection)),
