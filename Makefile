@@ -7,7 +7,7 @@ CARGO ?= cargo
 NPM   ?= npm
 ARGS  ?=
 
-.PHONY: help run build web test check lint unit e2e browser bench bench-compare torture fuzz clean
+.PHONY: help run build web test check lint unit e2e browser bench bench-compare torture soak fuzz clean
 
 help: ## Shows the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,6 +68,10 @@ bench-compare: build ## Beside NATS JetStream and Redis Streams, one table (ARGS
 torture: ## Crash tests for as long as SECONDS says, with printed seeds
 	$(CARGO) run --release -p promethean-store --features suite --example torture -- --seconds $(or $(SECONDS),600)
 	PROMETHEAN_FAILOVERS=$(or $(FAILOVERS),20) $(CARGO) test -p promethean-store --test mongo -- failover --nocapture
+
+soak: web ## The dashboard under 2,000 events/s for five minutes (SECONDS says how long)
+	scripts/install-chromium.sh
+	SOAK_SECONDS=$(or $(SECONDS),300) scripts/browser-tests.sh
 
 fuzz: ## Each fuzz target for 60 seconds
 	scripts/fuzz.sh $(or $(SECONDS),60)
