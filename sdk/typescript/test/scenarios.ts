@@ -174,6 +174,36 @@ export const scenarios: Record<string, (env: Env) => Promise<void>> = {
     same(states, [["k1", 3, true], ["k3", 4, false]], "the live keys, then the news");
   },
 
+  async "a snapshot start under eight writers is complete, then everything comes, nothing twice"(env) {
+    const topic = env.name("snap");
+    const [writer, reader] = [env.client(), env.client()];
+    const written = new Map<number, [key: string, live: boolean]>();
+    const write = async (key: string, live: boolean) => {
+      const { seq } = await writer.publish(topic, live ? { key } : null, { key });
+      written.set(seq, [key, live]);
+    };
+    const writers = Array.from({ length: 8 }, async (_, w) => {
+      for (let n = 0; n < 60; n++) await write(`k${(w * 7 + n * 3) % 20}`, (w + n) % 9 !== 0);
+    });
+    await until("some are written", () => written.size > 100);
+    const seen: { seq: number; snapshot: boolean }[] = [];
+    await reader.subscribe(topic, null, (event, ctx) => void seen.push({ seq: event.seq, snapshot: !!ctx.snapshot }), { from: "snapshot" });
+    await Promise.all(writers);
+    await write("end", true);
+    await until("the last event", () => seen.some((one) => one.seq === 481 && !one.snapshot));
+    const live = seen.filter((one) => !one.snapshot).map((one) => one.seq);
+    const first = live[0]!;
+    same(live, Array.from({ length: 482 - first }, (_, n) => first + n), "everything after the snapshot, in order");
+    const state = new Map<string, number>();
+    for (const [seq, [key, lives]] of [...written].sort(([x], [y]) => x - y)) {
+      if (seq >= first) break;
+      if (lives) state.set(key, seq);
+      else state.delete(key);
+    }
+    const sorted = (seqs: number[]) => seqs.sort((x, y) => x - y);
+    same(sorted(seen.filter((one) => one.snapshot).map((one) => one.seq)), sorted([...state.values()]), "the state at that moment");
+  },
+
   async "nothing is lost or doubled when the hub is killed and restarted"(env) {
     const topic = env.name("crash");
     const quick: ClientOptions = { backoffMs: [50, 500] };

@@ -312,7 +312,10 @@ impl<'a> Walk<'a> {
 ///
 /// In a cluster one hub should run the compactor of a topic: `owns` is asked before each run. Two at once do no harm
 /// but work: what they write has the same ids, and who finds the other's cursor compares everything the next time.
-pub async fn run_compactors(bus: Bus, owns: impl Fn(&Topic) -> bool + Send) {
+pub async fn run_compactors<F>(bus: Bus, owns: impl Fn(Topic) -> F + Send + Sync)
+where
+    F: Future<Output = bool> + Send,
+{
     let mut schedule = Schedule::default();
     let mut compactors: HashMap<Topic, (SnapshotJob, Compactor)> = HashMap::new();
     while !bus.is_draining() {
@@ -326,8 +329,13 @@ pub async fn run_compactors(bus: Bus, owns: impl Fn(&Topic) -> bool + Send) {
         let configured: Vec<(Topic, Duration)> =
             jobs.iter().map(|(topic, job)| (topic.clone(), job.interval)).collect();
         let (turn, wait) = schedule.turn(bus.now(), &configured);
-        for topic in turn.into_iter().filter(|topic| owns(topic)) {
+        for topic in turn {
             let Some(job) = jobs.get(&topic) else { continue };
+            if !owns(topic.clone()).await {
+                // Whoever takes over later knows nothing of what another hub did meanwhile.
+                compactors.remove(&topic);
+                continue;
+            }
             let compactor = match compactors.entry(topic.clone()) {
                 std::collections::hash_map::Entry::Occupied(known) => &mut known.into_mut().1,
                 std::collections::hash_map::Entry::Vacant(new) => match Compactor::new(&bus, &topic, job) {

@@ -156,9 +156,9 @@ async fn the_hub_runs_it_for_topics_that_are_set_so_and_as_often_as_they_say() {
     let bus = bus();
     let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counter = std::sync::Arc::clone(&asked);
-    let owns = move |topic: &promethean_event::Topic| {
+    let owns = move |topic: promethean_event::Topic| {
         counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        topic.as_str() == "s"
+        std::future::ready(topic.as_str() == "s")
     };
     let running = tokio::spawn(run_compactors(bus.clone(), owns));
     publish_keyed(&bus, "s", "a", 1).await;
