@@ -29,7 +29,7 @@ sdk/typescript/dist/sdk.js: sdk/typescript/node_modules $(shell find sdk/typescr
 dashboard/node_modules: dashboard/package-lock.json
 	cd dashboard && $(NPM) ci --no-audit --no-fund --loglevel=error && touch node_modules
 
-dashboard/dist/index.html: dashboard/node_modules sdk/typescript/dist/sdk.js $(shell find dashboard/src dashboard/index.html -type f 2>/dev/null)
+dashboard/dist/index.html: dashboard/node_modules sdk/typescript/dist/sdk.js $(shell find dashboard/src dashboard/index.html dashboard/demo.html -type f 2>/dev/null)
 	cd dashboard && $(NPM) run --silent build && touch dist/index.html
 
 test: web lint unit browser ## Everything CI runs
@@ -59,6 +59,7 @@ browser: web ## The SDK on Node and the dashboard in a real Chromium
 bench: build ## The bars of the issues, each beside its number
 	$(CARGO) run --release -p promethean-bench --bin bus
 	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin hub
+	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin state
 	$(CARGO) run --release -p promethean-store --features suite --example bench_log
 	$(CARGO) run --release -p promethean-bench --bin mongo
 

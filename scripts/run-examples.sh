@@ -8,4 +8,7 @@ for example in embed heartbeat; do
   cargo run --quiet -p promethean-bus --example "$example" >/dev/null
   passed=$((passed + 1))
 done
+echo "example process_state"
+cargo run --quiet -p promethean-projection --features bus --example process_state >/dev/null
+passed=$((passed + 1))
 echo "$passed passed, 0 failed"

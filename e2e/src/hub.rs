@@ -15,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How to start a hub. Ports are 0, the address is loopback, nothing comes from the caller's environment.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
+    command: Option<String>,
     args: Vec<String>,
     env: Vec<(String, String)>,
 }
@@ -28,6 +29,13 @@ impl Setup {
     /// On the memory store.
     pub fn memory() -> Self {
         Self::default().env("PROMETHEAN_STORE", "memory")
+    }
+
+    /// With another command than `serve`.
+    #[must_use]
+    pub fn run(mut self, command: &str) -> Self {
+        self.command = Some(command.to_owned());
+        self
     }
 
     /// With a variable.
@@ -58,7 +66,12 @@ impl Setup {
             command.env(name, "0");
         }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.arg("serve").args(&self.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .arg(self.command.as_deref().unwrap_or("serve"))
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 

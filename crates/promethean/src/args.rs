@@ -29,6 +29,12 @@ pub(crate) enum Command {
     /// Prints `promethean ready ws=ADDR http=ADDR ops=ADDR store=NAME` on stdout once every listener is up; logs go to
     /// stderr. SIGTERM and SIGINT end it in order, a second one at once; SIGHUP reads the TLS certificate again.
     Serve(ConfigArgs),
+    /// Run a hub with something to see: sample heartbeats, and a page that shows them live.
+    ///
+    /// A hub like that of `serve`, with the same flags, in a data directory of its own unless one is said. Sample
+    /// heartbeats go to heartbeat.received every second; a projector folds them into process.state; /demo on the ops
+    /// port shows that table in the browser. Prints where everything is. Started again, it goes on where it was.
+    Demo(ConfigArgs),
     /// Show the configuration, or the commented default file.
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -124,7 +124,7 @@ pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
     tokio::spawn(async move { auth.run().await });
     tokio::spawn(ops::sample(Arc::clone(hub)));
     // Where several hubs share a store, the one that owns the topic has to answer yes here, alone.
-    tokio::spawn(run_compactors(hub.bus.clone(), |_| true));
+    tokio::spawn(run_compactors(hub.bus.clone(), |_| std::future::ready(true)));
 }
 
 /// What one listener answers.

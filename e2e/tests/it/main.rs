@@ -6,3 +6,4 @@ mod drain;
 mod mongo;
 mod scenarios;
 mod secrets;
+mod state;

@@ -21,6 +21,8 @@ export interface HubOptions {
   /** Without auth: open mode. */
   open?: boolean;
   env?: Record<string, string>;
+  /** Another command than `serve`. */
+  command?: string;
 }
 
 export class RealHub {
@@ -36,7 +38,7 @@ export class RealHub {
 
   async start(): Promise<this> {
     const port = (address: string) => address.split(":").at(-1) || "0";
-    const child = spawn(this.bin, ["serve"], {
+    const child = spawn(this.bin, [this.options.command ?? "serve"], {
       stdio: ["ignore", "pipe", "pipe"],
       cwd: this.dir,
       env: {

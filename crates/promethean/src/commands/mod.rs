@@ -6,6 +6,7 @@ mod completions;
 mod config;
 mod context;
 mod dlq;
+mod demo;
 mod doctor;
 mod export;
 mod fetch;
@@ -37,7 +38,8 @@ pub(crate) use out::on_stderr;
 /// Does what was asked for.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     match args.command {
-        Command::Serve(config) => serve::run(&load(&config)?.0),
+        Command::Serve(config) => serve::run(&load(&config)?.0, false),
+        Command::Demo(config) => demo::run(&config),
         Command::Config(command) => config::run(command),
         Command::Token(args) => token::run(args),
         Command::Health(args) => health::run(&args),

@@ -25,17 +25,18 @@ use crate::exit::{Exit, Failure};
 /// How long the drain may take, over all.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(config: &Config) -> Result<(), Failure> {
+/// Runs the hub to its end; `demo`: with the demo's processes and page.
+pub(super) fn run(config: &Config, demo: bool) -> Result<(), Failure> {
     start_logging(config)?;
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
-    let ended = runtime.block_on(serve(config));
+    let ended = runtime.block_on(serve(config, demo));
     // What still runs has had its time.
     runtime.shutdown_timeout(Duration::from_millis(200));
     ended
 }
 
-async fn serve(config: &Config) -> Result<(), Failure> {
+async fn serve(config: &Config, demo: bool) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     if config.auth.jwt_secret.as_ref().is_some_and(|secret| secret.expose().len() < 32) {
         tracing::warn!("jwt_secret is shorter than 32 bytes: it can be guessed from one token; use a longer one");
@@ -45,7 +46,7 @@ async fn serve(config: &Config) -> Result<(), Failure> {
         None => None,
     };
     let store = compose::open_store(config).await?;
-    let ended = serve_over(config, Arc::clone(&store), tls, &mut signals).await;
+    let ended = serve_over(config, demo, Arc::clone(&store), tls, &mut signals).await;
     if ended.is_err() {
         // The listeners could not be opened, or the store failed: close what can be closed.
         let _ = tokio::time::timeout(DRAIN_DEADLINE, store.close()).await;
@@ -55,6 +56,7 @@ async fn serve(config: &Config) -> Result<(), Failure> {
 
 async fn serve_over(
     config: &Config,
+    demo: bool,
     store: Arc<dyn Store>,
     tls: Option<Tls>,
     signals: &mut Signals,
@@ -63,9 +65,16 @@ async fn serve_over(
     let bound = Bound::open(config).await?;
     let ready =
         format!("promethean ready ws={} http={} ops={} store={}", bound.ws, bound.http, bound.ops, store.name());
-    hub.about.set_addresses(Addresses { ws: bound.ws, http: bound.http, ops: bound.ops });
+    let addresses = Addresses { ws: bound.ws, http: bound.http, ops: bound.ops };
+    hub.about.set_addresses(addresses);
+    if demo {
+        super::demo::start(&hub).await?;
+    }
     compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()));
     say(&ready);
+    if demo {
+        say(&super::demo::where_to_look(config, addresses));
+    }
 
     let failed = loop {
         tokio::select! {

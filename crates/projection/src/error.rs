@@ -1,0 +1,42 @@
+//! Why a projection stopped.
+
+/// Why a projection stopped. Opening it again goes on where it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The state has more keys than it may.
+    #[error("the state has {most} keys already: raise max_keys, or remove keys that are done")]
+    TooManyKeys {
+        /// The bound.
+        most: usize,
+    },
+    /// A state cannot be published.
+    #[error("the state of {key:?} cannot be published: {reason}")]
+    State {
+        /// The key.
+        key: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Another instance goes on with it.
+    #[error("another instance of the projection {name:?} has taken over")]
+    Replaced {
+        /// The projection.
+        name: String,
+    },
+    /// The bus refused or failed.
+    #[cfg(feature = "bus")]
+    #[error(transparent)]
+    Bus(#[from] promethean_bus::Error),
+    /// The store failed.
+    #[cfg(feature = "bus")]
+    #[error(transparent)]
+    Store(#[from] promethean_store::Error),
+    /// The hub refused, or the connection is closed.
+    #[cfg(feature = "client")]
+    #[error(transparent)]
+    Client(#[from] promethean_client::Error),
+    /// The client or the bus was closed.
+    #[error("the connection was closed")]
+    Closed,
+}

@@ -1,0 +1,327 @@
+//! What a projector decides: which events count, what is published, where it goes on after a restart. No I/O.
+//!
+//! ```text
+//!   input    … 40  41  42  43 …        folded in order, each once
+//!                  └──┬──┘
+//!   output   … a@42  b@42 …            one unit: all or none; every event carries the position
+//! ```
+
+use std::borrow::Cow;
+
+use promethean_event::{EventId, Millis, PublishOptions, Seq, payload_of};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::states::Refused;
+use crate::{Error, Input, Settings, States};
+
+/// Why an event is left out: it is logged, and counts as folded.
+pub type Skip = Box<dyn std::error::Error + Send + Sync>;
+
+/// How events become state. Deterministic: the same state and the same event give the same state.
+pub trait Projection: Send {
+    /// The state of one key, published as JSON. With floating-point numbers in it, turn on serde_json's
+    /// `float_roundtrip`, or a restart may change the last digit.
+    type State: Serialize + DeserializeOwned + PartialEq + Send;
+
+    /// Changes the state by an event.
+    ///
+    /// # Errors
+    /// The event cannot be folded: whatever it changed is taken back, and it is left out.
+    fn fold(&mut self, event: &Input<'_>, states: &mut States<Self::State>) -> Result<(), Skip>;
+
+    /// Changes the state by the time alone. Called every so often, and only when all events there are were folded.
+    fn tick(&mut self, now: Millis, states: &mut States<Self::State>) {
+        let _ = (now, states);
+    }
+}
+
+/// The header with the name of the projection that an event is of.
+pub(crate) const NAME: &str = "x-projection";
+/// The header with the position: the seq and the id of the last event that was folded.
+pub(crate) const POSITION: &str = "x-projection-position";
+
+/// Changes that are published together, at most, unless a single event changes more.
+const AT_ONCE: usize = 500;
+
+/// Up to where the input was folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// The last event's seq; 0: none was.
+    pub seq: Seq,
+    /// Its id, where it is known.
+    pub id: Option<EventId>,
+}
+
+impl Position {
+    fn encode(self) -> String {
+        self.id.map_or_else(|| self.seq.to_string(), |id| format!("{} {id}", self.seq))
+    }
+
+    /// Reads a header.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (seq, id) = text.split_once(' ').map_or((text, None), |(seq, id)| (seq, Some(id)));
+        let id = id.map(EventId::parse).transpose().ok()?;
+        Some(Self { seq: seq.parse().ok()?, id })
+    }
+}
+
+/// An event to be published.
+#[derive(Debug)]
+pub struct Output {
+    /// The state, or `null`.
+    pub payload: Box<RawValue>,
+    /// Key, id, headers, cause.
+    pub options: PublishOptions<'static>,
+}
+
+/// The deciding part of a projector, for those who write one of their own.
+#[derive(Debug)]
+pub struct Folder<P: Projection> {
+    projection: P,
+    settings: Settings,
+    states: States<P::State>,
+    position: Position,
+    skipped: u64,
+}
+
+impl<P: Projection> Folder<P> {
+    /// Nothing folded yet.
+    pub fn new(settings: Settings, projection: P) -> Self {
+        let states = States::new(settings.max_keys);
+        Self { projection, settings, states, position: Position::default(), skipped: 0 }
+    }
+
+    /// The state.
+    pub fn states(&self) -> &States<P::State> {
+        &self.states
+    }
+
+    /// Up to where the input was folded.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// How many events were left out since it was opened.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes over an event of the output topic, tombstones too. `headers` finds a header by its name.
+    pub fn restore<'h>(&mut self, key: &str, payload: &str, headers: impl Fn(&str) -> Option<&'h str>) {
+        let ours = headers(NAME) == Some(self.settings.name.as_str());
+        if let Some(position) = headers(POSITION).filter(|_| ours).and_then(Position::parse) {
+            self.reached(position);
+        } else {
+            tracing::warn!(topic = %self.settings.output, key, "an event that this projection did not write");
+        }
+        match serde_json::from_str::<Option<P::State>>(payload) {
+            Ok(state) => self.states.restore(key.to_owned(), state),
+            Err(error) => {
+                tracing::warn!(topic = %self.settings.output, key, %error, "a state that is none is left out");
+            }
+        }
+    }
+
+    /// Everything up to `position` was folded before.
+    pub fn reached(&mut self, position: Position) {
+        if position.seq > self.position.seq {
+            self.position = position;
+        }
+    }
+
+    /// Folds an event, unless it was before.
+    ///
+    /// # Errors
+    /// The state has too many keys.
+    pub fn fold(&mut self, event: &Input<'_>) -> Result<(), Error> {
+        if event.seq <= self.position.seq {
+            return Ok(());
+        }
+        let cause = Some((event.seq, event.id));
+        let folded = match self.projection.fold(event, &mut self.states) {
+            Ok(()) => self.states.keep(cause).map_err(Some),
+            Err(skip) => {
+                self.states.take_back();
+                self.skip(event, &skip.to_string());
+                Err(None)
+            }
+        };
+        match folded {
+            Err(Some(Refused::TooMany)) => return Err(Error::TooManyKeys { most: self.settings.max_keys }),
+            Err(Some(Refused::BadKey)) => self.skip(event, "its key would be longer than a key may be"),
+            Err(None) | Ok(()) => {}
+        }
+        self.position = Position { seq: event.seq, id: Some(event.id) };
+        Ok(())
+    }
+
+    fn skip(&mut self, event: &Input<'_>, reason: &str) {
+        self.skipped += 1;
+        tracing::warn!(topic = %self.settings.input, id = %event.id, reason, "an event is left out of the projection");
+    }
+
+    /// Lets time change the state.
+    ///
+    /// # Errors
+    /// The state has too many keys.
+    pub fn tick(&mut self, now: Millis) -> Result<(), Error> {
+        self.projection.tick(now, &mut self.states);
+        match self.states.keep(None) {
+            Err(Refused::TooMany) => Err(Error::TooManyKeys { most: self.settings.max_keys }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether what changed should be published before more is folded.
+    pub fn is_full(&self) -> bool {
+        self.states.changes() >= AT_ONCE
+    }
+
+    /// What has to be published, all or none, before the position counts.
+    ///
+    /// # Errors
+    /// A state that is no JSON.
+    pub fn take(&mut self) -> Result<Vec<Output>, Error> {
+        let position = self.position.encode();
+        let name = self.settings.name.as_str();
+        let mut outputs = Vec::with_capacity(self.states.changes());
+        for (key, cause) in self.states.take_changes() {
+            let payload = match self.states.get(&key) {
+                Some(state) => payload_of(state)
+                    .map_err(|invalid| Error::State { key: key.clone(), reason: invalid.to_string() })?,
+                None => RawValue::NULL.to_owned(),
+            };
+            // The same change, published twice, is one event.
+            let output = self.settings.output.as_str().as_bytes();
+            let id = cause.map(|(seq, _)| {
+                EventId::derived(&[b"projection", name.as_bytes(), output, key.as_bytes(), &seq.to_le_bytes()])
+            });
+            let headers = vec![
+                (Cow::Borrowed(NAME), Cow::Owned(name.to_owned())),
+                (Cow::Borrowed(POSITION), Cow::Owned(position.clone())),
+            ];
+            let caused_by = cause.map(|(_, id)| id).into_iter().collect();
+            let options = PublishOptions { id, key: Some(Cow::Owned(key)), headers, caused_by, ..Default::default() };
+            outputs.push(Output { payload, options });
+        }
+        Ok(outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Counts events of a key; the third removes it, so that what was removed must not be forgotten.
+    struct Threes;
+
+    impl Projection for Threes {
+        type State = u32;
+        fn fold(&mut self, event: &Input<'_>, states: &mut States<u32>) -> Result<(), Skip> {
+            let key = event.key.as_deref().ok_or("no key")?;
+            match states.get(key).copied().unwrap_or(0) + 1 {
+                3 => states.remove(key),
+                count => states.set(key, count),
+            }
+            Ok(())
+        }
+    }
+
+    fn folder() -> Folder<Threes> {
+        Folder::new(Settings::new("threes", "in", "out").expect("good"), Threes)
+    }
+
+    fn input(seq: Seq, key: Option<u8>) -> Input<'static> {
+        let key = key.map(|key| Cow::Owned(key.to_string()));
+        Input { id: EventId::derived(&[&seq.to_le_bytes()]), seq, ts: Millis(seq), key, payload: "{}" }
+    }
+
+    fn live(folder: &Folder<Threes>) -> BTreeMap<String, u32> {
+        folder.states().iter().map(|(key, state)| (key.to_owned(), *state)).collect()
+    }
+
+    /// Publishes a batch to a log; ids that are there already are not stored again.
+    fn publish(log: &mut Vec<Output>, folder: &mut Folder<Threes>) {
+        for output in folder.take().expect("JSON") {
+            if !log.iter().any(|there| there.options.id == output.options.id) {
+                log.push(output);
+            }
+        }
+    }
+
+    fn restored(log: &[Output]) -> Folder<Threes> {
+        let mut folder = folder();
+        for output in log {
+            let find = |name: &str| output.options.headers.iter().find(|(this, _)| this == name);
+            let key = output.options.key.as_deref().expect("a key");
+            folder.restore(key, output.payload.get(), |name| find(name).map(|(_, value)| value.as_ref()));
+        }
+        folder
+    }
+
+    proptest! {
+        #[test]
+        fn however_often_it_is_killed_the_state_is_that_of_an_uninterrupted_run(
+            keys in proptest::collection::vec(proptest::option::weighted(0.9, 0_u8..6), 1..120),
+            // After how many events a batch is published, and whether the process dies before or after that.
+            steps in proptest::collection::vec((1_usize..9, 0_u8..3), 1..60),
+        ) {
+            let events: Vec<_> = keys.iter().enumerate().map(|(at, key)| input(at as u64 + 1, *key)).collect();
+            let mut whole = folder();
+            for event in &events {
+                whole.fold(event).expect("room");
+            }
+            let (mut log, mut folder) = (Vec::new(), folder());
+            let mut steps = steps.into_iter().chain(std::iter::repeat((8, 2)));
+            while (folder.position().seq as usize) < events.len() {
+                let (count, fate) = steps.next().expect("endless");
+                let from = folder.position().seq as usize;
+                for event in events.iter().skip(from).take(count) {
+                    folder.fold(event).expect("room");
+                }
+                if fate > 0 {
+                    publish(&mut log, &mut folder);
+                }
+                if fate < 2 {
+                    let before = folder.position();
+                    folder = restored(&log);
+                    prop_assert!(folder.position().seq <= before.seq);
+                }
+            }
+            publish(&mut log, &mut folder);
+            prop_assert_eq!(live(&folder), live(&whole));
+            prop_assert_eq!(live(&restored(&log)), live(&whole));
+        }
+    }
+
+    #[test]
+    fn an_event_that_cannot_be_folded_is_left_out_and_counts_as_folded() {
+        let mut folder = folder();
+        folder.fold(&input(1, Some(7))).expect("room");
+        folder.fold(&input(2, None)).expect("left out");
+        folder.fold(&input(2, Some(7))).expect("folded before");
+        assert_eq!((folder.skipped(), folder.position().seq, live(&folder)["7"]), (1, 2, 1));
+    }
+
+    #[test]
+    fn a_position_is_read_as_it_was_written() {
+        let id = Some(EventId::derived(&[b"x"]));
+        for position in [Position { seq: 0, id: None }, Position { seq: 42, id }] {
+            assert_eq!(Position::parse(&position.encode()), Some(position));
+        }
+        for bad in ["", "x", "1 2", "-1"] {
+            assert_eq!(Position::parse(bad), None, "{bad}");
+        }
+    }
+}

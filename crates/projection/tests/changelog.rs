@@ -1,0 +1,230 @@
+//! Changelogs into SQLite and MongoDB: one law, both tables.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use promethean_bus::{Bus, BusOptions, Draft, Topic};
+use promethean_event::{EventId, Millis, payload_of};
+use promethean_projection::changelog::{Change, MongoCollection, SqliteTable, Table, run_on_bus};
+use promethean_store::memory::Memory;
+use promethean_testmongo::Scratch;
+use rusqlite::Connection;
+use serde_json::{Value, json, value::RawValue};
+
+/// A table, and a look at it from outside.
+trait Watched: Table {
+    async fn rows(&self) -> BTreeMap<String, Value>;
+}
+
+struct Sqlite {
+    table: SqliteTable,
+    outside: Connection,
+}
+
+impl Sqlite {
+    fn open(dir: &std::path::Path) -> Self {
+        let path = dir.join("state.db");
+        let table = SqliteTable::open(Connection::open(&path).expect("opens"), "processes").expect("made");
+        Self { table, outside: Connection::open(&path).expect("opens") }
+    }
+}
+
+impl Table for Sqlite {
+    type Error = <SqliteTable as Table>::Error;
+    async fn apply(&mut self, changes: Vec<Change>) -> Result<(), Self::Error> {
+        self.table.apply(changes).await
+    }
+}
+
+impl Watched for Sqlite {
+    async fn rows(&self) -> BTreeMap<String, Value> {
+        let mut query = self.outside.prepare("SELECT key, payload FROM processes").expect("a query");
+        let pair = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
+        let rows = query.query_map([], pair).expect("queried").map(|row| row.expect("a row"));
+        rows.map(|(key, payload)| (key, serde_json::from_str(&payload).expect("JSON"))).collect()
+    }
+}
+
+struct Mongo {
+    table: MongoCollection,
+    documents: mongodb::Collection<Document>,
+    _scratch: Scratch,
+}
+
+impl Mongo {
+    async fn open() -> Self {
+        let scratch = tokio::task::spawn_blocking(Scratch::new).await.expect("a database");
+        let client = mongodb::Client::with_uri_str(scratch.url()).await.expect("connected");
+        let database = client.default_database().expect("named in the address");
+        let table = MongoCollection::open(&database, "processes").await.expect("made");
+        Self { table, documents: database.collection("processes"), _scratch: scratch }
+    }
+}
+
+impl Table for Mongo {
+    type Error = mongodb::error::Error;
+    async fn apply(&mut self, changes: Vec<Change>) -> Result<(), Self::Error> {
+        self.table.apply(changes).await
+    }
+}
+
+impl Watched for Mongo {
+    async fn rows(&self) -> BTreeMap<String, Value> {
+        let mut rows = BTreeMap::new();
+        let mut found = self.documents.find(doc! {}).await.expect("found");
+        while found.advance().await.expect("read") {
+            let document = found.deserialize_current().expect("a document");
+            let payload = document.get("payload").expect("a payload").clone();
+            let payload = mongodb::bson::deserialize_from_bson(payload).expect("JSON");
+            rows.insert(document.get_str("_id").expect("a key").to_owned(), payload);
+        }
+        rows
+    }
+}
+
+fn change(key: &str, seq: u64, payload: Option<Value>) -> Change {
+    let payload = payload.map(|value| RawValue::from_string(value.to_string()).expect("JSON"));
+    Change { key: key.to_owned(), seq, id: EventId::derived(&[&seq.to_le_bytes()]), ts: Millis(seq), payload }
+}
+
+fn rows(pairs: &[(&str, Value)]) -> BTreeMap<String, Value> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+}
+
+/// What comes twice or late changes nothing; what was deleted stays so.
+async fn keeps_the_latest_of_each_key(table: &mut impl Watched) {
+    let first = [change("a", 1, Some(json!({"n": 1}))), change("b", 2, Some(json!([1, "é", null, 2.5])))];
+    table.apply(first.to_vec()).await.expect("applied");
+    table.apply(vec![change("a", 5, Some(json!({"n": 5})))]).await.expect("applied");
+    let both = rows(&[("a", json!({"n": 5})), ("b", json!([1, "é", null, 2.5]))]);
+    assert_eq!(table.rows().await, both);
+    table.apply(first.to_vec()).await.expect("applied");
+    table.apply(vec![change("a", 3, None)]).await.expect("applied");
+    assert_eq!(table.rows().await, both, "what came late made a difference");
+    table.apply(vec![change("a", 6, None), change("c", 7, None)]).await.expect("applied");
+    table.apply(vec![change("a", 5, Some(json!({"n": 5})))]).await.expect("applied");
+    assert_eq!(table.rows().await, rows(&[("b", json!([1, "é", null, 2.5]))]), "what was deleted came back");
+    table.apply(vec![change("a", 8, Some(json!(8)))]).await.expect("applied");
+    assert_eq!(table.rows().await["a"], json!(8), "a key may come back later");
+}
+
+/// A greater version wins, whatever the order of the events.
+async fn goes_by_the_version(table: &mut impl Watched) {
+    let state = |version: Option<i64>, n: u64| version.map_or(json!({"n": n}), |v| json!({"meta": {"v": v}, "n": n}));
+    for (seq, version, shown) in
+        [(1, None, 1), (2, Some(5), 2), (3, Some(4), 2), (4, Some(5), 2), (5, None, 2), (6, Some(6), 6)]
+    {
+        table.apply(vec![change("k", seq, Some(state(version, seq)))]).await.expect("applied");
+        assert_eq!(table.rows().await["k"]["n"], json!(shown), "after seq {seq}");
+    }
+    table.apply(vec![change("k", 7, None)]).await.expect("applied");
+    assert_eq!(table.rows().await, BTreeMap::new(), "a tombstone has no version");
+}
+
+async fn publish(bus: &Bus, key: &str, value: Value) {
+    let payload = payload_of(&value).expect("JSON");
+    let mut draft = Draft::new(Topic::parse("process.state").expect("a topic"), Cow::Owned(payload));
+    draft.options.key = Some(key.to_owned().into());
+    bus.publish(&draft).await.expect("published");
+}
+
+/// Every live key, then whatever comes, also when it is stopped again and again.
+async fn follows_a_topic(table: &mut impl Watched, rounds: u64, life: Duration) {
+    let bus = Bus::new(Arc::new(Memory::new()), BusOptions::default());
+    let mut expected = BTreeMap::new();
+    for n in 0..60_u64 {
+        publish(&bus, &format!("k{}", n % 20), json!({"n": n})).await;
+    }
+    publish(&bus, "k3", Value::Null).await;
+    for round in 0..rounds {
+        for n in 0..40_u64 {
+            let (key, value) = (format!("k{}", (n * 7 + round) % 25), json!({"n": n, "round": round}));
+            let value = if (n + round).is_multiple_of(9) { Value::Null } else { value };
+            publish(&bus, &key, value.clone()).await;
+            expected.insert(key, value);
+        }
+        // Stopped wherever it is.
+        let running = run_on_bus(&bus, "process.state", "table", table);
+        let ended = tokio::time::timeout(life * u32::try_from(round + 1).expect("few"), running).await;
+        assert!(ended.is_err(), "it stopped by itself: {ended:?}");
+    }
+    expected.retain(|_, value| !value.is_null());
+    // However long the table takes for a batch: sooner or later a run is long enough.
+    for wait in (0..9).map(|doubled| life * (1 << (doubled + 3))) {
+        let running = run_on_bus(&bus, "process.state", "table", table);
+        let ended = tokio::time::timeout(wait, running).await;
+        assert!(ended.is_err(), "it stopped by itself: {ended:?}");
+        if table.rows().await == expected {
+            return;
+        }
+    }
+    assert_eq!(table.rows().await, expected);
+}
+
+#[tokio::test]
+async fn a_sqlite_table_keeps_the_latest_of_each_key() {
+    let dir = tempfile::tempdir().expect("a directory");
+    keeps_the_latest_of_each_key(&mut Sqlite::open(dir.path())).await;
+}
+
+#[tokio::test]
+async fn a_sqlite_table_goes_by_the_version() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Sqlite { table, outside } = Sqlite::open(dir.path());
+    goes_by_the_version(&mut Sqlite { table: table.with_version("/meta/v"), outside }).await;
+}
+
+#[tokio::test]
+async fn a_sqlite_table_follows_a_topic() {
+    let dir = tempfile::tempdir().expect("a directory");
+    follows_a_topic(&mut Sqlite::open(dir.path()), 12, Duration::from_millis(2)).await;
+}
+
+#[tokio::test]
+async fn a_sqlite_table_needs_a_name_that_is_one() {
+    for bad in ["", "1st", "a b", "t; DROP TABLE x", "é"] {
+        let refused = SqliteTable::open(Connection::open_in_memory().expect("opens"), bad).expect_err(bad);
+        assert!(refused.to_string().contains("no name"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_mongodb_collection_keeps_the_latest_of_each_key() {
+    keeps_the_latest_of_each_key(&mut Mongo::open().await).await;
+}
+
+#[tokio::test]
+async fn a_mongodb_collection_goes_by_the_version() {
+    let Mongo { table, documents, _scratch } = Mongo::open().await;
+    goes_by_the_version(&mut Mongo { table: table.with_version("/meta/v"), documents, _scratch }).await;
+}
+
+/// Stopped only between batches: what a cut-off write leaves behind is SQLite's case, and its connection's end here.
+#[tokio::test]
+async fn a_mongodb_collection_follows_a_topic() {
+    let bus = Bus::new(Arc::new(Memory::new()), BusOptions::default());
+    let watched = Mongo::open().await;
+    let mut expected = BTreeMap::new();
+    for round in 0..2_u64 {
+        for n in 0..60_u64 {
+            let (key, value) = (format!("k{}", (n * 7 + round) % 15), json!({"n": n, "round": round}));
+            let value = if (n + round).is_multiple_of(9) { Value::Null } else { value };
+            publish(&bus, &key, value.clone()).await;
+            expected.insert(key, value);
+        }
+        expected.retain(|_, value| !value.is_null());
+        let (bus, mut table) = (bus.clone(), watched.table.clone());
+        let running = tokio::spawn(async move { run_on_bus(&bus, "process.state", "table", &mut table).await });
+        let started = tokio::time::Instant::now();
+        while watched.rows().await != expected {
+            assert!(started.elapsed() < Duration::from_secs(60), "{:?} is not {expected:?}", watched.rows().await);
+            assert!(!running.is_finished(), "it stopped by itself");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // The rows are right before the acks are: what is not acked comes again, and changes nothing.
+        running.abort();
+    }
+}

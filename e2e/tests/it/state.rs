@@ -1,0 +1,168 @@
+//! State by key on the real binary: the compactor and the demo over `kill -9`, export in constant memory.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use promethean_e2e::{Hub, Setup, Wire, get};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks until the answer is one that `done` likes.
+async fn until(what: &str, hub: &Hub, path: &str, done: impl Fn(&Value) -> bool) -> Value {
+    let started = Instant::now();
+    loop {
+        let answer = get(hub.ops, path).await.json();
+        if done(&answer) {
+            return answer;
+        }
+        assert!(started.elapsed() < PATIENCE, "in vain: {what}; the last answer was {answer}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn put(wire: &mut Wire, key: &str, payload: Value) {
+    wire.ok(json!({"op": "PUBLISH", "topic": "s", "payload": payload, "opts": {"key": key}})).await;
+}
+
+async fn events_of(hub: &Hub, topic: &str) -> Vec<Value> {
+    let page = get(hub.http, &format!("/replay?topic={topic}&from=earliest&limit=10000")).await.json();
+    page["events"].as_array().expect("events").clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_compactor_goes_on_after_a_kill_and_writes_nothing_twice() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("promethean.toml");
+    std::fs::write(&file, "[topics.s]\ncompaction = true\nsnapshot = true\nintervalMs = 100\n").expect("written");
+    let start = || Setup::log(&dir.path().join("data")).arg("--config").arg(&file.display().to_string()).start();
+    let mut hub = start();
+    let snapshot = |topic: &str| format!("/latest-by-key?topic={topic}");
+    for round in 0..4_u64 {
+        let mut wire = Wire::connect(hub.ws).await;
+        for n in 0..50_u64 {
+            put(&mut wire, &format!("k{n:02}"), json!({"round": round})).await;
+        }
+        put(&mut wire, "gone", json!(round)).await;
+        put(&mut wire, &format!("k{round:02}"), Value::Null).await;
+        if round == 3 {
+            put(&mut wire, "gone", Value::Null).await;
+        }
+        // Killed with some of it written, or all, or none.
+        tokio::time::sleep(Duration::from_millis(round * 60)).await;
+        hub.kill();
+        hub = start();
+        let state = until("the snapshot follows", &hub, &snapshot("s.snapshot"), |answer| {
+            let entries = answer["entries"].as_object().expect("entries");
+            let fresh = |event: &Value| event["payload"]["payload"]["round"] == json!(round);
+            entries.len() == if round == 3 { 49 } else { 50 }
+                && entries.iter().all(|(key, event)| key == "gone" || fresh(event))
+        })
+        .await;
+        assert!(state["entries"].get(format!("k{round:02}")).is_none(), "{state}");
+    }
+    let all = events_of(&hub, "s.snapshot").await;
+    let mut causes = HashSet::new();
+    for event in &all {
+        assert!(causes.insert(event["caused_by"][0].to_string()), "written twice: {event}");
+        assert!(event["payload"].is_null() || event["payload"]["key"] == event["key"], "{event}");
+    }
+    let last = all.iter().rfind(|event| event["key"] == "gone").expect("it was there");
+    assert_eq!(last["payload"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_demo_shows_its_processes_and_goes_on_after_a_kill() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = || Setup::log(dir.path()).run("demo").start();
+    let mut hub = start();
+    let path = "/latest-by-key?topic=process.state";
+    let alive = |answer: &Value| {
+        let entries = answer["entries"].as_object().expect("entries");
+        entries.len() == 3 && entries.values().all(|event| event["payload"]["status"] == "alive")
+    };
+    let first = until("three processes", &hub, path, alive).await;
+    let stt = &first["entries"]["local:stt:1234"]["payload"];
+    assert_eq!((&stt["processId"], &stt["pid"]), (&json!("local:stt:1234"), &json!(1234)), "{first}");
+    hub.kill();
+    hub = start();
+    let seen = stt["last_seen_ts"].as_u64().expect("a time");
+    let later = |answer: &Value| {
+        alive(answer) && answer["entries"]["local:stt:1234"]["payload"]["last_seen_ts"].as_u64() > Some(seen)
+    };
+    until("it goes on", &hub, path, later).await;
+    // A heartbeat makes at most one state, and every state was made by one: none was folded twice.
+    let states = events_of(&hub, "process.state").await;
+    let causes: Vec<&Value> = states.iter().filter_map(|event| event["caused_by"].get(0)).collect();
+    let beats = events_of(&hub, "heartbeat.received").await;
+    let beats: HashSet<String> = beats.iter().map(|beat| beat["id"].to_string()).collect();
+    let causes_once: HashSet<String> = causes.iter().map(|id| id.to_string()).collect();
+    assert_eq!(causes_once.len(), causes.len(), "a heartbeat was folded twice");
+    assert!(causes.len() >= 6 && causes_once.is_subset(&beats), "{causes_once:?} are not all of {beats:?}");
+    let page = get(hub.ops, "/demo").await;
+    let built = get(hub.ops, "/").await.text().contains("<script");
+    assert_eq!(page.status, if built { 200 } else { 404 });
+    let plain = Setup::memory().start();
+    assert_eq!(get(plain.ops, "/demo").await.status, 404, "a hub without the demo has no page of it");
+}
+
+/// Reads an export to its end; returns the events and the most memory that the hub had meanwhile.
+async fn export(hub: &Hub, topic: &str) -> (u64, u64) {
+    let mut stream = TcpStream::connect(hub.http).await.expect("connected");
+    let request = format!("GET /export?topic={topic}&ndjson=1 HTTP/1.0\r\nhost: {}\r\n\r\n", hub.http);
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let (mut buffer, mut lines, mut most, mut reads) = (vec![0; 256 * 1024], 0, hub.rss(), 0_u64);
+    let mut head = true;
+    loop {
+        let count = stream.read(&mut buffer).await.expect("readable");
+        if count == 0 {
+            return (lines, most);
+        }
+        let mut bytes = &buffer[..count];
+        if head {
+            let end = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head at once");
+            assert!(bytes.starts_with(b"HTTP/1.0 200") || bytes.starts_with(b"HTTP/1.1 200"));
+            (head, bytes) = (false, &bytes[end + 4..]);
+        }
+        lines += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        reads += 1;
+        if reads.is_multiple_of(16) {
+            most = most.max(hub.rss());
+        }
+    }
+}
+
+async fn fill(hub: &Hub, topic: &str, events: usize) {
+    let mut wire = Wire::connect(hub.ws).await;
+    let fill = "x".repeat(800);
+    for batch in 0..events / 1_000 {
+        let batch: Vec<Value> =
+            (0..1_000).map(|n| json!({"payload": {"n": batch * 1_000 + n, "fill": fill}})).collect();
+        wire.ok(json!({"op": "PUBLISH", "topic": topic, "events": batch})).await;
+    }
+}
+
+fn settled(dir: &Path) -> bool {
+    std::fs::read_dir(dir.join("topics")).is_ok_and(|topics| topics.count() > 0)
+}
+
+/// `make bench` does the same with a million.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_takes_memory_that_does_not_grow_with_what_is_exported() {
+    const EVENTS: usize = 150_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut hub = Setup::log(dir.path()).start();
+    fill(&hub, "t", EVENTS).await;
+    // What lies in the memory tail is not the export's: a fresh process has it in its files.
+    assert!(hub.terminate().success());
+    let hub = Setup::log(dir.path()).start();
+    assert!(settled(dir.path()), "nothing was written to segments");
+    let before = hub.rss();
+    let (lines, most) = export(&hub, "t").await;
+    assert_eq!(lines, EVENTS as u64);
+    let grown = most.saturating_sub(before) / 1024 / 1024;
+    assert!(grown < 64, "{grown} MiB more while 130 MB were exported");
+}
