@@ -36,6 +36,7 @@ scenarios! {
     one_by_one: "an async iterator takes what it asks for and no more than maxInFlight waits";
     stopping: "a signal ends a subscription and a publish";
     fan_in: "patterns, filters and a snapshot start";
+    eight_writers: "a snapshot start under eight writers is complete, then everything comes, nothing twice";
     hub_killed: "nothing is lost or doubled when the hub is killed and restarted";
     token_renewed: "a token is renewed before it runs out and the connection stays";
     token_refused: "a refused token is told to whoever waits";
@@ -404,6 +405,54 @@ async fn fan_in() {
     client.send("fan.state", Publish::new(&4).expect("JSON").key("k3")).await.expect("published");
     until("the snapshot and what follows", || states.len() >= 2).await;
     assert_eq!(states.all(), [("k1".to_owned(), json!(3), true), ("k3".to_owned(), json!(4), false)]);
+}
+
+async fn eight_writers() {
+    let world = World::start();
+    let (writer, reader) = (world.client().await, world.client().await);
+    let written = Arc::new(Mutex::new(BTreeMap::<u64, (String, bool)>::new()));
+    let ledger = Arc::clone(&written);
+    let write = move |key: String, live: bool| {
+        let (writer, written) = (writer.clone(), Arc::clone(&ledger));
+        async move {
+            let value = if live { json!({"key": key}) } else { Value::Null };
+            let published =
+                writer.send("snap", Publish::new(&value).expect("JSON").key(&key)).await.expect("published");
+            written.lock().unwrap_or_else(PoisonError::into_inner).insert(published.seq, (key, live));
+        }
+    };
+    let mut writers = tokio::task::JoinSet::new();
+    for w in 0..8_u64 {
+        let write = write.clone();
+        writers.spawn(async move {
+            for n in 0..60_u64 {
+                write(format!("k{}", (w * 7 + n * 3) % 20), !(w + n).is_multiple_of(9)).await;
+            }
+        });
+    }
+    until("some are written", || written.lock().unwrap_or_else(PoisonError::into_inner).len() > 100).await;
+    let options = SubscribeOptions { from: From::Snapshot, ..SubscribeOptions::default() };
+    let seen = tail(&reader, "snap", options, |d| (d.event().seq, d.context().snapshot)).await;
+    while writers.join_next().await.transpose().expect("written").is_some() {}
+    write("end".to_owned(), true).await;
+    until("the last event", || seen.all().contains(&(481, false))).await;
+    let (snapshot, live): (Vec<_>, Vec<_>) = seen.all().into_iter().partition(|(_, snapshot)| *snapshot);
+    let first = live[0].0;
+    let live: Vec<u64> = live.into_iter().map(|(seq, _)| seq).collect();
+    assert_eq!(live, (first..=481).collect::<Vec<_>>(), "everything after the snapshot, in order");
+    let mut state = BTreeMap::new();
+    for (seq, (key, lives)) in written.lock().unwrap_or_else(PoisonError::into_inner).range(..first) {
+        match lives {
+            true => state.insert(key.clone(), *seq),
+            false => state.remove(key),
+        };
+    }
+    let of_snapshot: BTreeSet<u64> = snapshot.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(
+        (of_snapshot.len(), of_snapshot),
+        (snapshot.len(), state.into_values().collect()),
+        "that moment's state"
+    );
 }
 
 async fn hub_killed() {
