@@ -81,6 +81,13 @@ impl Setup {
     }
 }
 
+/// Runs a command of the binary to its end, with nothing of the caller's environment.
+pub fn run(args: &[&str]) -> std::process::Output {
+    let mut command = Command::new(binary());
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.args(args).stdin(Stdio::null()).output().expect("the binary runs")
+}
+
 /// The binary under test: `PROMETHEAN_BIN`, or the one beside this test's build.
 fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("PROMETHEAN_BIN") {

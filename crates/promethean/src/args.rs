@@ -9,7 +9,9 @@ use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand};
 
 use crate::config::SETTINGS;
 
-pub(crate) use operate::{DlqCommand, GroupArgs, GroupCommand, LatestArgs, RedriveArgs, SetArgs, TopicCommand};
+pub(crate) use operate::{
+    BackupArgs, DlqCommand, GroupArgs, GroupCommand, LatestArgs, RedriveArgs, RestoreArgs, SetArgs, TopicCommand,
+};
 
 /// An event hub: durable topics, consumer groups, WebSocket and HTTP, in one binary.
 #[derive(Debug, Parser)]
@@ -77,6 +79,10 @@ pub(crate) enum Command {
     /// Dead letters: looking at them, sending them back.
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// Write everything that a running hub has to a file: events, settings, groups.
+    Backup(BackupArgs),
+    /// Make a data directory from a backup.
+    Restore(RestoreArgs),
     /// Hubs by name, and the one that commands talk to.
     #[command(subcommand)]
     Context(ContextCommand),

@@ -4,6 +4,7 @@
 //! The contract stands on the traits, with what durability a returned value means. `suite!` (feature `suite`) is the
 //! law every engine must pass: one macro, one named test per case.
 
+pub mod backup;
 mod error;
 mod event_log;
 mod group_state;

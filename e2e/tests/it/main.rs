@@ -1,5 +1,6 @@
 //! The real binary: what an `OK` promises over `kill -9`, drain, many connections, secrets.
 
+mod backup;
 mod connections;
 mod crash;
 mod drain;

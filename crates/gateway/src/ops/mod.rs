@@ -7,6 +7,7 @@
 
 mod about;
 mod as_of;
+mod backup;
 mod causality;
 mod connections;
 mod dead_letters;
@@ -197,6 +198,12 @@ pub(crate) static ROUTES: &[Route] = &[
         &[ID, Param::optional("limit", "Most events, 1 to 1,000; 200 if left out.")],
         || get(causality::causality),
     ),
+    Route {
+        content: "application/octet-stream",
+        ..reads("/backup", "Everything, as one stream: groups, settings, events. Needs admin.", &[], || {
+            get(backup::backup)
+        })
+    },
     Route { content: "text/plain", ..reads("/metrics", "Prometheus text.", &[], || get(metrics::metrics)) },
     Route {
         schema: "Status",

@@ -1,5 +1,7 @@
 //! The arguments of the operator's commands: topics, groups, dead letters, backups.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 
 use super::HttpArgs;
@@ -223,4 +225,26 @@ pub(crate) struct LatestArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) hub: HttpArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BackupArgs {
+    /// The file to write; it must not exist yet. `-`: standard output.
+    pub(crate) file: PathBuf,
+    /// What it has, as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) hub: HttpArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// A file that promethean backup wrote; `-`: standard input.
+    pub(crate) file: PathBuf,
+    /// The data directory to make; it must be empty or not exist.
+    pub(crate) dir: PathBuf,
+    /// What was restored, as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }

@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod address;
+mod backup;
 mod bench;
 mod completions;
 mod config;
@@ -57,6 +58,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Topic(command) => topic::run(command),
         Command::Group(command) => group::run(&command),
         Command::Dlq(command) => dlq::run(&command),
+        Command::Backup(args) => backup::backup(&args),
+        Command::Restore(args) => backup::restore(&args),
         Command::Context(command) => context::run(command),
         Command::Bench(args) => bench::run(&args),
         Command::Man { dir } => man::run(dir.as_deref()),

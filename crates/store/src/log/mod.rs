@@ -26,6 +26,7 @@ mod queue;
 mod read;
 mod rebuild;
 mod recovery;
+mod restore;
 mod segment;
 mod settle;
 mod shared;
@@ -46,6 +47,7 @@ use parking_lot::Mutex;
 use promethean_event::{Millis, Topic};
 
 pub use options::{OpenError, Options, Sync};
+pub use restore::{RestoreError, restore};
 pub use stats::Stats;
 
 use crate::{Error, Pending, Result};
