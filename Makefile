@@ -60,6 +60,7 @@ bench: build ## The bars of the issues, each beside its number
 	$(CARGO) run --release -p promethean-bench --bin bus
 	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin hub
 	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin state
+	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin outbox
 	$(CARGO) run --release -p promethean-store --features suite --example bench_log
 	$(CARGO) run --release -p promethean-bench --bin mongo
 

@@ -11,4 +11,10 @@ done
 echo "example process_state"
 cargo run --quiet -p promethean-projection --features bus --example process_state >/dev/null
 passed=$((passed + 1))
+# Each is killed in the middle, comes back, and checks that nothing is missing or there twice.
+for example in orders_sqlite orders_mongo; do
+  echo "example $example"
+  cargo run --quiet -p promethean-outbox --example "$example" >/dev/null
+  passed=$((passed + 1))
+done
 echo "$passed passed, 0 failed"

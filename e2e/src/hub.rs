@@ -83,9 +83,15 @@ impl Setup {
 
 /// Runs a command of the binary to its end, with nothing of the caller's environment.
 pub fn run(args: &[&str]) -> std::process::Output {
+    promethean(args).output().expect("the binary runs")
+}
+
+/// Another command of the binary, not started; nothing comes from the caller's environment.
+pub fn promethean(args: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command.args(args).stdin(Stdio::null()).output().expect("the binary runs")
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 /// The binary under test: `PROMETHEAN_BIN`, or the one beside this test's build.

@@ -7,5 +7,5 @@ mod hub;
 mod wire;
 
 pub use http::{Response, get, request};
-pub use hub::{Hub, Setup, run};
+pub use hub::{Hub, Setup, promethean, run};
 pub use wire::Wire;

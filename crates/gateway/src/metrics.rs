@@ -31,6 +31,14 @@ use collector::Scrape;
 pub struct Gauges {
     /// Rows of the outbox that wait to be published, where the hub drains one.
     pub outbox_pending: AtomicU64,
+    /// How long the oldest of them has waited, in milliseconds.
+    pub outbox_oldest_age_ms: AtomicU64,
+    /// Rows that were given up.
+    pub outbox_parked: AtomicU64,
+    /// Rows published by this hub.
+    pub outbox_sent: AtomicU64,
+    /// Tries to publish a row that failed.
+    pub outbox_errors: AtomicU64,
 }
 
 /// Somebody who may see the metrics: everybody, if they are public.
@@ -119,6 +127,10 @@ async fn scrape(hub: &Hub) -> Result<Scrape, Rejection> {
         ],
         ws_connections: hub.connections.len() as u64,
         outbox_pending: hub.gauges.outbox_pending.load(Relaxed),
+        outbox_oldest_age_ms: hub.gauges.outbox_oldest_age_ms.load(Relaxed),
+        outbox_parked: hub.gauges.outbox_parked.load(Relaxed),
+        outbox_sent: hub.gauges.outbox_sent.load(Relaxed),
+        outbox_errors: hub.gauges.outbox_errors.load(Relaxed),
         process: process::read(),
     })
 }

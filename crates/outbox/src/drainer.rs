@@ -70,6 +70,17 @@ const MARK_TRIES: u32 = 5;
 /// Longest wait after the database failed.
 const LONGEST_STORE_WAIT: Duration = Duration::from_secs(5);
 
+/// Most bytes of `last_err`.
+const LONGEST_ERR: usize = 2_000;
+
+fn shorten(err: &mut String) {
+    if err.len() > LONGEST_ERR {
+        let end = (0..=LONGEST_ERR).rev().find(|at| err.is_char_boundary(*at)).unwrap_or(0);
+        err.truncate(end);
+        err.push('…');
+    }
+}
+
 /// A name that no other drainer has: the process, and something random.
 fn worker() -> String {
     use std::hash::{BuildHasher as _, Hasher as _};
@@ -351,7 +362,8 @@ impl Worker {
         for (row, answer) in rows.iter().zip(answers) {
             match plan::decide(row.attempts, answer, &self.settings.policy) {
                 Decision::Sent => sent.push(row.id.clone()),
-                Decision::NotSent { err, next } => {
+                Decision::NotSent { mut err, next } => {
+                    err.iter_mut().for_each(shorten);
                     errors += u64::from(next != Next::Release);
                     if next == Next::Park {
                         parked += 1;

@@ -2,7 +2,7 @@
 //!
 //! # Layout, in the order of a row's life
 //!
-//! [`NewRow`] is what a service adds, in its own transaction ([`SqliteOutbox`]). [`OutboxStore`] is the
+//! [`NewRow`] is what a service adds, in its own transaction ([`SqliteOutbox`], [`MongoOutbox`]). [`OutboxStore`] is the
 //! contract that the drainer works against; [`plan`] are its decisions, pure; [`Drainer`] carries them out and hands
 //! rows to a [`Publisher`]: a hub over WebSocket (feature `client`), or a bus in the same process (feature `bus`).
 //! On the other side, [`exactly_once`] and the `transactional` forms keep a consumer from doing a thing twice.
@@ -26,6 +26,8 @@
 mod drainer;
 mod error;
 mod failure;
+#[cfg(feature = "mongo")]
+mod mongo;
 mod once;
 pub mod plan;
 mod publisher;
@@ -37,6 +39,8 @@ mod store;
 pub use drainer::{Drainer, Settings, Snapshot, drain};
 pub use error::{Error, Result};
 pub use failure::Answer;
+#[cfg(feature = "mongo")]
+pub use mongo::{MongoDedupe, MongoOutbox};
 pub use once::{DEFAULT_TTL, DedupeStore, Handled, MemoryDedupe, Once, exactly_once, exactly_once_for};
 #[cfg(feature = "bus")]
 pub use publisher::bus::BusPublisher;
@@ -49,3 +53,8 @@ pub use sqlite::{Schema, SqliteDedupe, SqliteOutbox};
 pub use store::{Claim, Failed, List, Next, OutboxStore, Pending, Stats, Which};
 
 pub use promethean_event::{Code, EventId, Identified, Invalid, Millis, PublishOptions, Topic};
+
+/// The code of the guide is compiled and run with the tests.
+#[cfg(all(doctest, feature = "sqlite", feature = "mongo", feature = "client"))]
+#[doc = include_str!("../../../docs/guide/outbox.md")]
+struct Guide;

@@ -1,6 +1,7 @@
 //! The raw arguments, as clap reads them. What they mean is decided in `config` and `commands`.
 
 mod operate;
+mod outbox;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use crate::config::SETTINGS;
 pub(crate) use operate::{
     BackupArgs, DlqCommand, GroupArgs, GroupCommand, LatestArgs, RedriveArgs, RestoreArgs, SetArgs, TopicCommand,
 };
+pub(crate) use outbox::{DrainArgs, OutboxAt, OutboxCommand};
 
 /// An event hub: durable topics, consumer groups, WebSocket and HTTP, in one binary.
 #[derive(Debug, Parser)]
@@ -83,6 +85,9 @@ pub(crate) enum Command {
     Backup(BackupArgs),
     /// Make a data directory from a backup.
     Restore(RestoreArgs),
+    /// Outboxes: rows that services wrote in their own transactions.
+    #[command(subcommand)]
+    Outbox(OutboxCommand),
     /// Hubs by name, and the one that commands talk to.
     #[command(subcommand)]
     Context(ContextCommand),

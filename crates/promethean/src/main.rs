@@ -8,6 +8,7 @@ mod commands;
 mod compose;
 mod config;
 mod exit;
+mod outbox;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ mod connections;
 mod crash;
 mod drain;
 mod mongo;
+mod outbox;
 mod scenarios;
 mod secrets;
 mod state;

@@ -30,6 +30,10 @@ pub(super) struct Scrape {
     pub(super) histograms: [(&'static str, &'static str, Histogram); 4],
     pub(super) ws_connections: u64,
     pub(super) outbox_pending: u64,
+    pub(super) outbox_oldest_age_ms: u64,
+    pub(super) outbox_parked: u64,
+    pub(super) outbox_sent: u64,
+    pub(super) outbox_errors: u64,
     pub(super) process: Process,
 }
 
@@ -91,6 +95,10 @@ impl Collector for Scrape {
         }
         gauge(out, "ws_connections", "Open WebSockets", self.ws_connections)?;
         gauge(out, "outbox_pending", "Rows of the outbox that wait to be published", self.outbox_pending)?;
+        gauge(out, "outbox_oldest_age_ms", "How long the oldest of them has waited", self.outbox_oldest_age_ms)?;
+        gauge(out, "outbox_parked", "Rows of the outbox that were given up", self.outbox_parked)?;
+        counter(out, "outbox_sent", "Rows of the outbox published by this hub", self.outbox_sent)?;
+        counter(out, "outbox_errors", "Tries to publish a row of the outbox that failed", self.outbox_errors)?;
         let build = [("version", env!("CARGO_PKG_VERSION")), ("store", self.store)];
         gauges(out, "promethean_build_info", "What this hub is", std::iter::once((build, 1)))?;
         self.process.encode(out)
@@ -125,6 +133,12 @@ fn gauges<L: EncodeLabelSet>(
         metric.encode_family(&labels)?.encode_gauge(&value)?;
     }
     Ok(())
+}
+
+/// One counter without labels.
+fn counter(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), Error> {
+    let mut metric = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+    metric.encode_counter::<[(&str, &str); 0], _, u64>(&value, None)
 }
 
 /// One gauge without labels.

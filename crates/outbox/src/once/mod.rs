@@ -2,8 +2,9 @@
 //!
 //! A group redelivers: after a crash, a lost lease, a lost ack. [`exactly_once`] remembers what was done and passes over
 //! it the next time. Between the effect and the mark there is still a moment in which a crash makes the effect happen
-//! again; the `transactional` form ([`SqliteDedupe::transactional`](crate::SqliteDedupe::transactional)) has no such
-//! moment: effect and mark commit together.
+//! again; the `transactional` forms ([`SqliteDedupe::transactional`](crate::SqliteDedupe::transactional),
+//! [`MongoDedupe::transactional`](crate::MongoDedupe::transactional)) have no such moment: effect and mark commit
+//! together.
 //!
 //! This lives here, not in the bus: it goes by [`Identified`] alone, so that it wraps the handler of a bus and of a
 //! client alike.

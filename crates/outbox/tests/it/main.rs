@@ -4,6 +4,7 @@ mod crash;
 mod drainer;
 mod fakes;
 mod law;
+mod mongo;
 mod once;
 mod random;
 mod sqlite;

@@ -22,6 +22,11 @@ impl Random {
     }
 }
 
+/// What the contract refuses it refuses every time.
+fn refusal(draft: &promethean_event::Draft<'_>) -> Option<Answer> {
+    draft.payload.get().ends_with('7').then(|| Answer::Refused("too_large: as always".into()))
+}
+
 /// A publisher that fails at random, and sometimes loses the answer of what it stored.
 fn shaky(log: &Log, random: Arc<Mutex<Random>>) -> Arc<dyn Publisher> {
     struct Losing(Arc<dyn Publisher>, Arc<Mutex<Random>>);
@@ -37,9 +42,8 @@ fn shaky(log: &Log, random: Arc<Mutex<Random>>) -> Arc<dyn Publisher> {
     }
     let dice = Arc::clone(&random);
     let script = move |draft: &promethean_event::Draft<'_>| {
-        // What the contract refuses it refuses every time.
-        if draft.payload.get().ends_with('7') {
-            return Some(Answer::Refused("too_large: as always".into()));
+        if let Some(refused) = refusal(draft) {
+            return Some(refused);
         }
         match dice.lock().expect("not poisoned").next(12) {
             0 => Some(Answer::Failed("publish_failed: dice".into())),
@@ -70,7 +74,8 @@ pub(crate) async fn histories(fixture: &dyn Fixture, seeds: std::ops::Range<u64>
             tokio::time::sleep(Duration::from_micros(roll(3_000))).await;
         }
         drop(drainers);
-        drain(fixture.store(), log.publisher(), quick()).ended().await;
+        let steady = Arc::new(Scripted { inner: log.publisher(), script: refusal });
+        drain(fixture.store(), steady, quick()).ended().await;
         let store = fixture.store();
         let left = store.stats().await.expect("read");
         assert_eq!(left.pending + left.claimed, 0, "seed {seed}");

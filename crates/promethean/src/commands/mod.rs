@@ -19,6 +19,7 @@ mod man;
 #[cfg(feature = "mongo")]
 mod migrate;
 mod out;
+mod outbox;
 mod print;
 mod publish;
 mod replay;
@@ -60,6 +61,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Dlq(command) => dlq::run(&command),
         Command::Backup(args) => backup::backup(&args),
         Command::Restore(args) => backup::restore(&args),
+        Command::Outbox(command) => outbox::run(command),
         Command::Context(command) => context::run(command),
         Command::Bench(args) => bench::run(&args),
         Command::Man { dir } => man::run(dir.as_deref()),

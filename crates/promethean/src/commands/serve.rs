@@ -21,6 +21,7 @@ use crate::bound::Bound;
 use crate::compose;
 use crate::config::{Config, LogFormat};
 use crate::exit::{Exit, Failure};
+use crate::outbox;
 
 /// How long the drain may take, over all.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
@@ -62,6 +63,10 @@ async fn serve_over(
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     let hub = compose::hub(config, Arc::clone(&store))?;
+    let outbox = match &config.outbox {
+        Some(outbox) => Some(outbox.place.open(&outbox.table, promethean_outbox::Schema::Create).await?),
+        None => None,
+    };
     let bound = Bound::open(config).await?;
     let ready =
         format!("promethean ready ws={} http={} ops={} store={}", bound.ws, bound.http, bound.ops, store.name());
@@ -71,6 +76,7 @@ async fn serve_over(
         super::demo::start(&hub).await?;
     }
     compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()));
+    let drainer = config.outbox.as_ref().zip(outbox).map(|(outbox, store)| outbox::start(outbox, store, &hub));
     say(&ready);
     if demo {
         say(&super::demo::where_to_look(config, addresses));
@@ -88,6 +94,10 @@ async fn serve_over(
             },
         }
     };
+    if let Some(drainer) = drainer {
+        // Before the bus refuses: what the outbox has claimed is published or given back.
+        let _ = tokio::time::timeout(DRAIN_DEADLINE / 4, drainer.stop()).await;
+    }
     if let Some(reason) = failed {
         tracing::error!(reason, "the store has failed");
         hub.drain.begin();

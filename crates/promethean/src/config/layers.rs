@@ -110,11 +110,24 @@ impl Layers {
                 };
                 continue;
             }
-            let setting = Setting::named(&key).ok_or_else(|| at(unknown(&key)))?;
-            let text = text_of(&value).map_err(|reason| at(format!("{key}: {reason}")))?;
-            layers.said.insert(setting.name, Said { text, origin: Origin::File(file.path.clone()) });
+            // A table is its settings' common beginning: [outbox] url is outbox_url.
+            if let (toml::Value::Table(table), "outbox") = (&value, key.as_str()) {
+                for (rest, value) in table {
+                    layers.say(file, &format!("{key}_{rest}"), value)?;
+                }
+                continue;
+            }
+            layers.say(file, &key, &value)?;
         }
         Ok(layers)
+    }
+
+    fn say(&mut self, file: &File, key: &str, value: &toml::Value) -> Result<(), ConfigError> {
+        let at = |reason: String| ConfigError::new(&file.path.display().to_string(), reason);
+        let setting = Setting::named(key).ok_or_else(|| at(unknown(key)))?;
+        let text = text_of(value).map_err(|reason| at(format!("{key}: {reason}")))?;
+        self.said.insert(setting.name, Said { text, origin: Origin::File(file.path.clone()) });
+        Ok(())
     }
 
     /// The value that counts for `name`, if any was said.

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use promethean_event::Topic;
 use promethean_gateway::EdgeConfig;
@@ -18,6 +19,8 @@ use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
 use promethean_gateway::limits::Rate;
 use promethean_store::TopicSettings;
 use promethean_store::log::Sync;
+
+use crate::outbox::{OutboxConfig, Place};
 
 pub(crate) use layers::{Environment, File, Layers, Origin, Said};
 pub(crate) use setting::{SETTINGS, Setting};
@@ -71,6 +74,7 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) topics: BTreeMap<Topic, TopicSettings>,
+    pub(crate) outbox: Option<OutboxConfig>,
 }
 
 impl Config {
@@ -126,6 +130,7 @@ impl Config {
             log_format,
             otlp_endpoint: read.text("otlp_endpoint").map(str::to_owned),
             topics: topics::parse(&layers.topics)?,
+            outbox: read.outbox()?,
         };
         // Checks the address of the keys and the default scopes.
         Authenticator::new(&config.auth).map_err(|error| read.wrong(error.setting, error.reason))?;
@@ -213,6 +218,22 @@ impl<'a> Reader<'a> {
             (None, Some(_)) => Err(self.wrong(burst, format!("needs {rate} too"))),
             (None, None) => Ok(None),
         }
+    }
+
+    fn outbox(&self) -> Result<Option<OutboxConfig>, ConfigError> {
+        let Some(url) = self.text("outbox_url") else { return Ok(None) };
+        let lease = self.parsed("outbox_lease", |text| match units::duration(text)? {
+            lease if lease < Duration::from_secs(1) => Err(format!("{text} must be at least 1s")),
+            lease => Ok(lease),
+        })?;
+        Ok(Some(OutboxConfig {
+            place: Place::parse(url).map_err(|reason| self.wrong("outbox_url", reason))?,
+            table: self.text("outbox_table").unwrap_or("outbox").to_owned(),
+            batch: self.count("outbox_batch")?,
+            lease,
+            max_attempts: u32::try_from(self.count("outbox_max_attempts")?).unwrap_or(u32::MAX),
+            keep_sent: self.parsed("outbox_keep_sent", units::duration)?,
+        }))
     }
 
     fn bind(&self, open: bool) -> Result<IpAddr, ConfigError> {

@@ -45,6 +45,7 @@ impl Setting {
 const LISTEN: &str = "Listening";
 const AUTH: &str = "Auth";
 const STORE: &str = "Storage";
+const OUTBOX: &str = "Outbox";
 const LIMITS: &str = "Limits";
 const WATCH: &str = "Logs and metrics";
 
@@ -133,6 +134,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "MONGO_URL",
         plain(STORE, "mongo_url", "URL", None, "A MongoDB replica set; set, it means store = mongo"),
     )),
+    secret(plain(
+        OUTBOX,
+        "outbox_url",
+        "URL",
+        None,
+        "An outbox to drain into this hub: sqlite:PATH or mongodb://HOST/DATABASE?replicaSet=NAME",
+    )),
+    plain(OUTBOX, "outbox_table", "NAME", Some("outbox"), "Its table or collection"),
+    plain(OUTBOX, "outbox_batch", "N", Some("500"), "Most rows claimed at a time"),
+    plain(
+        OUTBOX,
+        "outbox_lease",
+        "TIME",
+        Some("30s"),
+        "How long a claim lasts: a drainer that died is noticed after this time",
+    ),
+    plain(OUTBOX, "outbox_max_attempts", "N", Some("10"), "Tries before a row is parked as error"),
+    plain(OUTBOX, "outbox_keep_sent", "TIME", Some("24h"), "How long published rows stay as sent"),
     plain(LIMITS, "max_event_bytes", "SIZE", Some("1MiB"), "Largest event"),
     plain(LIMITS, "max_frame_bytes", "SIZE", Some("16MiB"), "Largest WebSocket frame and HTTP body"),
     plain(LIMITS, "max_connections", "N", Some("10000"), "Most connections, over all listeners"),

@@ -178,6 +178,30 @@ fn bad_values_are_refused_where_they_were_said() {
 }
 
 #[test]
+fn the_outbox_is_a_table_or_single_settings() {
+    let table = "[outbox]\nurl = \"sqlite:/a.db\"\nlease = \"5s\"\nmax_attempts = 3";
+    let single = "outbox_url = \"sqlite:/a.db\"\noutbox_lease = \"5s\"\noutbox_max_attempts = 3";
+    for file in [table, single] {
+        let outbox = resolve(&[], &[], file).expect("good").0.outbox.expect("an outbox");
+        assert_eq!(outbox.place, Place::Sqlite("/a.db".into()));
+        assert_eq!((outbox.lease, outbox.max_attempts, outbox.batch), (Duration::from_secs(5), 3, 500));
+        assert_eq!(outbox.table, "outbox");
+    }
+    let (config, _) = resolve(&[], &[("PROMETHEAN_OUTBOX_URL", "mongodb://u:canary@h/d")], "").expect("good");
+    assert!(!format!("{config:?}").contains("canary"));
+    assert!(resolve(&[], &[], "").expect("good").0.outbox.is_none());
+    for (file, named) in [
+        ("[outbox]\nurl = \"shop.db\"", "sqlite:PATH"),
+        ("[outbox]\nurl = \"sqlite:a\"\nlease = \"10ms\"", "at least 1s"),
+        ("[outbox]\nurls = \"x\"", "did you mean outbox_url"),
+        ("outbox = 1", "unknown key"),
+    ] {
+        let why = refused(&[], &[], file);
+        assert!(why.contains(named), "{why} should say {named}");
+    }
+}
+
+#[test]
 fn a_refusal_never_shows_a_secret() {
     let secrets = [("WS_TOKEN", "canary"), ("JWT_SECRET", "canary"), ("MONGO_URL", "mongodb://u:canary@h")];
     let (config, _) = resolve(&[], &secrets, "").expect("good");

@@ -1,0 +1,257 @@
+//! The law on a real MongoDB replica set, rows that its first version wrote, and what an idle drainer costs there.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::event::EventHandler;
+use mongodb::event::command::CommandEvent;
+use mongodb::options::ClientOptions;
+use mongodb::{Client, Database};
+use promethean_outbox::{EventId, List, MongoDedupe, MongoOutbox, NewRow, OutboxStore, Settings, Status, drain};
+use promethean_testmongo::Scratch;
+
+use crate::fakes::{Fixture, Log, numbered, quick};
+
+struct Mongo {
+    scratch: Scratch,
+    client: Client,
+    db: Database,
+    outbox: MongoOutbox,
+}
+
+async fn fixture() -> Mongo {
+    let scratch = tokio::task::spawn_blocking(Scratch::new).await.expect("a database");
+    let client = Client::with_uri_str(scratch.url()).await.expect("connected");
+    let db = client.database(scratch.name());
+    let outbox = MongoOutbox::open(&db, "outbox").await.expect("opened");
+    Mongo { scratch, client, db, outbox }
+}
+
+impl Mongo {
+    async fn transact(&self, rows: &[NewRow], commit: bool) {
+        let mut session = self.client.start_session().await.expect("a session");
+        session.start_transaction().await.expect("begun");
+        for row in rows {
+            self.outbox.add(&mut session, row).await.expect("added");
+        }
+        if commit {
+            self.outbox.commit(&mut session).await.expect("committed");
+        } else {
+            session.abort_transaction().await.expect("rolled back");
+        }
+    }
+}
+
+impl Fixture for Mongo {
+    fn store(&self) -> Arc<dyn OutboxStore> {
+        Arc::new(self.outbox.clone())
+    }
+
+    fn add<'a>(&'a self, rows: &'a [NewRow]) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.transact(rows, true))
+    }
+
+    fn add_and_roll_back<'a>(&'a self, rows: &'a [NewRow]) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.transact(rows, false))
+    }
+
+    /// As the first version of the hub wrote them: the payload is BSON, numbers are JavaScript's.
+    fn write<'a>(&'a self, [id, topic, payload]: [&'a str; 3]) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let payload = match serde_json::from_str::<serde_json::Value>(payload) {
+                Ok(value) => mongodb::bson::serialize_to_bson(&value).expect("BSON"),
+                Err(_) => Bson::from(payload),
+            };
+            let row = doc! {
+                "_id": id, "topic": topic, "payload": payload, "headers": null, "status": "pending",
+                "ts": 1_731_650_000_000_f64, "attempts": 0_f64,
+            };
+            self.db.collection::<Document>("outbox").insert_one(row).await.expect("inserted");
+        })
+    }
+}
+
+crate::law!(fixture());
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drainer_on_mongodb_killed_at_any_step_loses_nothing_doubles_nothing_and_keeps_the_order() {
+    crate::crash::at_every_step(&fixture().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_drainers_on_mongodb_publish_each_row_once_and_share_them() {
+    let settings = || Settings { until_empty: true, batch_rows: 100, ..Settings::default() };
+    crate::drainer::two_drainers(&fixture().await, 2_000, &settings).await;
+}
+
+#[tokio::test]
+async fn random_failures_and_kills_on_mongodb_leave_every_row_published_once_in_order_or_parked() {
+    crate::random::histories(&fixture().await, 100..103, 30).await;
+}
+
+#[tokio::test]
+async fn the_indexes_of_the_first_version_are_there_and_made_again_where_they_are_missing() {
+    let mongo = fixture().await;
+    let rows = mongo.db.collection::<Document>("outbox");
+    rows.drop_indexes().await.expect("dropped");
+    MongoOutbox::connect(mongo.scratch.url(), "outbox").await.expect("opened again");
+    let names = rows.list_index_names().await.expect("listed");
+    for name in ["status_1_lease_until_1", "ts_1", "status_1_ord_1__id_1", "key_1_lease_until_1", "key_1_ord_-1"] {
+        assert!(names.iter().any(|there| there == name), "{name} of {names:?}");
+    }
+    let refused = MongoOutbox::connect("mongodb://127.0.0.1:1/?directConnection=true", "outbox").await;
+    assert!(refused.expect_err("refused").to_string().contains("names no database"));
+    assert!(MongoOutbox::open(&mongo.db, "$bad").await.is_err());
+}
+
+#[tokio::test]
+async fn transactions_on_one_key_are_published_in_the_order_of_their_commits() {
+    let mongo = fixture().await;
+    let orders = mongo.db.collection::<Document>("orders");
+    orders.insert_one(doc! {"_id": 1, "n": 0}).await.expect("inserted");
+    // Many writers of one order: each raises its number and says so. MongoDB serialises them.
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let (client, orders, outbox) = (mongo.client.clone(), orders.clone(), mongo.outbox.clone());
+        writers.spawn(async move {
+            let mut done = 0;
+            while done < 5 {
+                let mut session = client.start_session().await.expect("a session");
+                session.start_transaction().await.expect("begun");
+                let raise = orders.find_one_and_update(doc! {"_id": 1}, doc! {"$inc": {"n": 1}}).session(&mut session);
+                let Ok(Some(before)) = raise.await else { continue };
+                let number = before.get_i32("n").expect("a number");
+                let added = outbox.add(&mut session, &numbered("orders", Some("1"), number as usize)).await;
+                if added.is_ok() && outbox.commit(&mut session).await.is_ok() {
+                    done += 1;
+                }
+            }
+        });
+    }
+    let log = Log::new();
+    let drainer = drain(mongo.store(), log.publisher(), Settings { until_empty: false, ..quick() });
+    writers.join_all().await;
+    drain(mongo.store(), log.publisher(), quick()).ended().await;
+    drop(drainer);
+    let numbers: Vec<usize> = log.events("orders").await.iter().map(|(_, n)| n.parse().expect("a number")).collect();
+    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn fields_that_hold_anything_else_make_a_bad_row_and_no_more() {
+    let mongo = fixture().await;
+    let rows = mongo.db.collection::<Document>("outbox");
+    for (n, change) in [
+        doc! {"headers": [1]},
+        doc! {"headers": {"a": 1}},
+        doc! {"tags": "x"},
+        doc! {"ts": "yesterday"},
+        doc! {"key": 7},
+        doc! {"payload": "{", "encoding": "json"},
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut row = doc! {"_id": format!("0000000{n}-7d3b-7cc2-8b1a-3f0e2c9a4b5d"), "topic": "t", "payload": 1};
+        row.extend(doc! {"status": "pending", "ts": 5, "attempts": 0});
+        row.extend(change);
+        rows.insert_one(row).await.expect("inserted");
+    }
+    let log = Log::new();
+    assert_eq!(drain(mongo.store(), log.publisher(), quick()).ended().await, None);
+    let parked = mongo.store().list(List { status: Some(Status::Error), limit: 10 }).await.expect("listed");
+    assert_eq!(parked.len(), 6);
+    for (row, word) in parked.iter().zip(["headers", "headers", "tags", "ts", "key", "payload"]) {
+        let said = row.last_err.as_deref().unwrap_or_default();
+        assert!(said.contains(word) && said.contains("bad_"), "{said}");
+    }
+}
+
+#[derive(Clone, Default)]
+struct Counter(Arc<AtomicU64>);
+
+#[tokio::test]
+async fn an_idle_drainer_asks_mongodb_at_most_four_times_a_second() {
+    let mongo = fixture().await;
+    let counter = Counter::default();
+    let counted = Arc::clone(&counter.0);
+    let mut options = ClientOptions::parse(mongo.scratch.url()).await.expect("parsed");
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if matches!(event, CommandEvent::Started(_)) {
+            counted.fetch_add(1, SeqCst);
+        }
+    }));
+    let db = Client::with_options(options).expect("a client").database(mongo.scratch.name());
+    let outbox = MongoOutbox::open(&db, "outbox").await.expect("opened");
+    assert!(counter.0.load(SeqCst) > 0, "commands are counted");
+    let log = Log::new();
+    let drainer = drain(Arc::new(outbox), log.publisher(), Settings::default());
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let before = counter.0.load(SeqCst);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let idle = counter.0.load(SeqCst) - before;
+    assert!((3..=12).contains(&idle), "{idle} commands in 3 s");
+    mongo.add(&[numbered("t", None, 1)]).await;
+    while log.events("t").await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(drainer.stop().await.sent, 1);
+}
+
+#[tokio::test]
+async fn a_mark_on_mongodb_is_seen_until_it_runs_out() {
+    let mongo = fixture().await;
+    crate::once::marks_run_out(&MongoDedupe::open(&mongo.db, "billing").await.expect("opened")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn effect_and_mark_commit_together_on_mongodb_whoever_is_killed_in_between() {
+    let mongo = fixture().await;
+    let marks = MongoDedupe::open(&mongo.db, "billing").await.expect("opened");
+    let charges = mongo.db.collection::<Document>("charges");
+    charges.insert_one(doc! {"_id": "kept"}).await.expect("made");
+    let (effects, calls) = (charges.clone(), Arc::new(AtomicUsize::new(0)));
+    let called = Arc::clone(&calls);
+    let charge = Arc::new(marks.transactional(move |session, id: &EventId| {
+        let (effects, event, call) = (effects.clone(), id.to_string(), called.fetch_add(1, SeqCst));
+        Box::pin(async move {
+            effects.insert_one(doc! {"event": event}).session(session).await.map_err(|error| error.to_string())?;
+            match call % 4 {
+                0 => Err("no money".to_owned()),
+                // Killed in the middle: the future is dropped below.
+                1 => std::future::pending().await,
+                _ => Ok(()),
+            }
+        })
+    }));
+    const EVENTS: u8 = 200;
+    for n in 0..EVENTS {
+        let id = EventId::from_bytes([n; 16]);
+        let mut deliveries = 0;
+        loop {
+            deliveries += 1;
+            let handled = tokio::time::timeout(Duration::from_millis(40), charge(id)).await;
+            // Delivered again after each failure, and once more after it was done: killed between effect and ack.
+            if handled.is_ok_and(|done| done.is_ok()) {
+                break;
+            }
+            assert!(deliveries < 20, "event {n} is never done");
+        }
+        charge(id).await.expect("passed over");
+    }
+    let pipeline =
+        [doc! {"$match": {"event": {"$exists": true}}}, doc! {"$group": {"_id": "$event", "n": {"$sum": 1}}}];
+    let mut found = charges.aggregate(pipeline).await.expect("counted");
+    let mut distinct = 0;
+    while found.advance().await.expect("read") {
+        let of: Document = found.deserialize_current().expect("a document");
+        assert_eq!(of.get_i32("n").expect("a number"), 1, "{of}");
+        distinct += 1;
+    }
+    assert_eq!(distinct, u32::from(EVENTS));
+    assert!(calls.load(SeqCst) > 300, "failures and kills were among them");
+}

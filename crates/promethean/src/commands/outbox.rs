@@ -1,0 +1,169 @@
+//! `promethean outbox`: drains an outbox into a hub, lists its rows, tries parked ones again.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use promethean_outbox::{ClientPublisher, List, OutboxStore, Row, Schema, Snapshot, Status, Which, drain};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::{hub, print};
+use crate::args::{DrainArgs, OutboxAt, OutboxCommand};
+use crate::config::duration;
+use crate::exit::{Exit, Failure};
+use crate::outbox::{OutboxConfig, Place};
+
+pub(crate) fn run(command: OutboxCommand) -> Result<(), Failure> {
+    match command {
+        OutboxCommand::Drain(args) => drained(&args),
+        OutboxCommand::List { status, limit, json, outbox } => hub::run(async {
+            let store = open(&outbox, Schema::Require).await?;
+            let rows = store.list(List { status: status_of(&status)?, limit }).await.map_err(Failure::failed)?;
+            show(&rows, json)
+        }),
+        OutboxCommand::Retry { ids, all, json, outbox } => hub::run(async {
+            let store = open(&outbox, Schema::Require).await?;
+            let which = if all { Which::All } else { Which::Ids(ids) };
+            let retried = store.retry(&which).await.map_err(Failure::failed)?;
+            match json {
+                true => println!("{}", json!({"retried": retried})),
+                false => println!("{retried} rows are pending again"),
+            }
+            match which {
+                Which::Ids(_) if retried == 0 => {
+                    let remedy = "`promethean outbox list` shows those that are";
+                    Err(Failure::new(Exit::NotFound, format!("none of these rows is parked; {remedy}")))
+                }
+                _ => Ok(()),
+            }
+        }),
+    }
+}
+
+async fn open(at: &OutboxAt, schema: Schema) -> Result<Arc<dyn OutboxStore>, Failure> {
+    let place = Place::parse(&at.url).map_err(|reason| Failure::usage(format!("--outbox: {reason}")))?;
+    place.open(&at.table, schema).await
+}
+
+fn status_of(text: &str) -> Result<Option<Status>, Failure> {
+    match (text, Status::parse(text)) {
+        ("all", _) => Ok(None),
+        (_, Some(status)) => Ok(Some(status)),
+        _ => Err(Failure::usage(format!("--status: {text:?} is none; write pending, claimed, sent, error or all"))),
+    }
+}
+
+fn show(rows: &[Row], as_json: bool) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    for row in rows {
+        let line = if as_json {
+            row_json(row)?
+        } else {
+            let key = row.key.as_deref().map_or_else(String::new, |key| format!(" [{key}]"));
+            let err = row.last_err.as_deref().map_or_else(String::new, |err| format!(" {err}"));
+            format!("{} {} {} attempts={}{key}{}", row.id, row.status, row.topic, row.attempts, err.replace('\n', " "))
+        };
+        print::written(writeln!(out, "{line}"))?;
+    }
+    print::written(out.flush())
+}
+
+fn row_json(row: &Row) -> Result<String, Failure> {
+    let mut object = json!({
+        "id": row.id, "status": row.status.as_str(), "topic": row.topic, "key": row.key, "ts": row.ts,
+        "attempts": row.attempts, "claimed_by": row.claimed_by, "lease_until": row.lease_until,
+        "last_err": row.last_err, "sid": row.sid, "tags": row.tags, "caused_by": row.caused_by,
+    });
+    if let Value::Object(fields) = &mut object {
+        fields.retain(|_, value| !value.is_null() && *value != json!([]));
+        if !row.headers.is_empty() {
+            let headers = row.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+            fields.insert("headers".into(), Value::Object(headers.collect()));
+        }
+    }
+    // The payload as it is, where it is JSON; as text, where it is not.
+    let text = || serde_json::value::to_raw_value(&row.payload);
+    let payload = RawValue::from_string(row.payload.clone()).or_else(|_| text()).map_err(Failure::failed)?;
+    let head = object.to_string();
+    let mut line = Vec::from(&head.as_bytes()[..head.len() - 1]);
+    line.extend_from_slice(b",\"payload\":");
+    promethean_event::json::write_line(&mut line, payload.get().as_bytes());
+    line.push(b'}');
+    String::from_utf8(line).map_err(Failure::failed)
+}
+
+fn drained(args: &DrainArgs) -> Result<(), Failure> {
+    let time = |name: &str, text: &str| duration(text).map_err(|reason| Failure::usage(format!("{name}: {reason}")));
+    let place = Place::parse(&args.outbox.url).map_err(|reason| Failure::usage(format!("--outbox: {reason}")))?;
+    let config = OutboxConfig {
+        place,
+        table: args.outbox.table.clone(),
+        batch: args.batch.max(1),
+        lease: time("--lease", &args.lease)?,
+        max_attempts: args.max_attempts.max(1),
+        keep_sent: time("--keep-sent", &args.keep_sent)?,
+    };
+    let filter = EnvFilter::new("warn,promethean_outbox=info");
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(Failure::failed)?;
+    let ended = runtime.block_on(until_ended(args, &config));
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    ended
+}
+
+async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Failure> {
+    let listen = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let store = config.place.open(&config.table, Schema::Create).await?;
+    let client = tokio::select! {
+        client = connect(args) => client?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    let mut settings = config.settings();
+    settings.until_empty = args.once;
+    let mut drainer = drain(store, Arc::new(ClientPublisher::new(client.clone())), settings);
+    eprintln!("draining {}", config.place.shown());
+    let ended = tokio::select! {
+        ended = drainer.ended() => ended,
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    let snapshot = drainer.stop().await;
+    // What is not confirmed by now was given back.
+    let _ = tokio::time::timeout(Duration::from_secs(1), client.close()).await;
+    report(&snapshot, args.json);
+    match ended {
+        Some(reason) => Err(Failure::new(Exit::Denied, format!("the outbox is no longer drained: {reason}"))),
+        None => Ok(()),
+    }
+}
+
+/// Connects; a hub that is not up yet is waited for, unless the drain is to end by itself.
+async fn connect(args: &DrainArgs) -> Result<promethean_client::Client, Failure> {
+    let mut wait = Duration::from_millis(100);
+    loop {
+        match hub::connect(&args.hub).await {
+            Err(failure) if failure.exit == Exit::Unreachable && !args.once => {
+                eprintln!("promethean: {failure}; trying again");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(Duration::from_secs(5));
+            }
+            done => return done,
+        }
+    }
+}
+
+fn report(snapshot: &Snapshot, as_json: bool) {
+    let Snapshot { stats, sent, errors, parked } = snapshot;
+    if as_json {
+        let left = json!({"pending": stats.pending, "claimed": stats.claimed, "parked": stats.parked});
+        println!("{}", json!({"sent": sent, "errors": errors, "parked": parked, "left": left}));
+    } else {
+        eprintln!("{sent} sent, {errors} errors, {parked} parked; {} left", stats.pending + stats.claimed);
+    }
+}
