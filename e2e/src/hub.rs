@@ -31,6 +31,11 @@ impl Setup {
         Self::default().env("PROMETHEAN_STORE", "memory")
     }
 
+    /// On a MongoDB, perhaps with other hubs.
+    pub fn mongo(url: &str) -> Self {
+        Self::default().env("MONGO_URL", url)
+    }
+
     /// With another command than `serve`.
     #[must_use]
     pub fn run(mut self, command: &str) -> Self {

@@ -4,8 +4,10 @@
 
 mod http;
 mod hub;
+mod ledger;
 mod wire;
 
 pub use http::{Response, get, request};
 pub use hub::{Hub, Setup, promethean, run};
+pub use ledger::{Ledger, replay};
 pub use wire::Wire;

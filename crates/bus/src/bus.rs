@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::Clock;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
-use crate::relay::{Cluster, Origin, RelayError};
+use crate::relay::{Cluster, Origin, RelayError, SeekTo};
 use crate::runner::{self, Handle, Input, seek_of};
 use crate::status::{self, GroupStatus, Lag};
 use crate::subscription::Membership;
@@ -229,7 +229,35 @@ impl Bus {
     /// # Errors
     /// `unknown_id`, or `ack_failed`.
     pub async fn set_cursor(&self, topic: &Topic, group: &Group, to: From) -> Result<Cursor, Error> {
-        self.core.ask(topic, group, |reply| Input::Seek { to, reply }).await
+        self.core.ask(topic, group, |reply| Input::Seek { to, relayed: false, reply }).await
+    }
+
+    /// As [`Bus::set_cursor`], asked by another hub: only where this one owns the group.
+    ///
+    /// # Errors
+    /// As [`Bus::set_cursor`]; `shutting_down`: another hub owns it.
+    pub async fn set_cursor_here(&self, topic: &Topic, group: &Group, to: SeekTo) -> Result<Cursor, Error> {
+        let ask = |reply| match to {
+            SeekTo::Place(to) => Input::Seek { to, relayed: true, reply },
+            SeekTo::Seq(done) => Input::SeekSeq { done, relayed: true, reply },
+        };
+        self.core.ask(topic, group, ask).await
+    }
+
+    /// As [`Bus::group_status`], asked by another hub: only where this one owns the group.
+    ///
+    /// # Errors
+    /// As [`Bus::group_status`]; `shutting_down`: another hub owns it, or nobody.
+    pub async fn status_here(
+        &self,
+        topic: &Topic,
+        group: &Group,
+        unfinished: bool,
+    ) -> Result<Option<GroupStatus>, Error> {
+        if !self.is_live(topic, group) {
+            return Err(runner::not_the_owner());
+        }
+        self.core.ask(topic, group, |reply| Input::Status { unfinished, relayed: true, reply }).await
     }
 
     /// Moves a group's cursor so that the event with the seq `next`, or the first one after it, comes next; makes the
@@ -239,7 +267,7 @@ impl Bus {
     /// `ack_failed`.
     pub async fn set_cursor_seq(&self, topic: &Topic, group: &Group, next: Seq) -> Result<Cursor, Error> {
         let done = next.saturating_sub(1);
-        self.core.ask(topic, group, |reply| Input::SeekSeq { done, reply }).await
+        self.core.ask(topic, group, |reply| Input::SeekSeq { done, relayed: false, reply }).await
     }
 
     /// Forgets a group on a topic: its next subscriber begins anew. **Returned ⇒ durable.** `false`: there was none.
@@ -268,6 +296,27 @@ impl Bus {
         self.core.runner_of(topic, group).is_some()
     }
 
+    /// Whether this hub does what only one of all has to do.
+    pub fn leads(&self) -> bool {
+        self.core.cluster.as_ref().is_none_or(|cluster| cluster.ownership.leads())
+    }
+
+    /// Leaves the cluster, after a drain: other hubs need not wait to take over.
+    ///
+    /// # Errors
+    /// The store did not take it; the others notice by themselves after a while.
+    pub async fn leave(&self) -> Result<(), StoreError> {
+        match &self.core.cluster {
+            Some(cluster) => cluster.ownership.leave().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether other hubs share the store.
+    pub fn is_clustered(&self) -> bool {
+        self.core.cluster.is_some()
+    }
+
     /// Whether this hub is alive among the others, where there may be others.
     ///
     /// # Errors
@@ -293,7 +342,7 @@ impl Bus {
     }
 
     async fn status(&self, topic: &Topic, group: &Group, unfinished: bool) -> Result<Option<GroupStatus>, Error> {
-        let ask = |reply| Input::Status { unfinished, reply };
+        let ask = |reply| Input::Status { unfinished, relayed: false, reply };
         let mut status: Option<GroupStatus> = match &self.core.cluster {
             Some(cluster) if !self.is_live(topic, group) => {
                 self.status_elsewhere(cluster, topic, group, unfinished).await?
@@ -342,7 +391,12 @@ impl Bus {
         if self.core.runner_of(topic, group).is_some()
             && let Some(status) = self.group_outline(topic, group).await?
         {
-            return Ok(Lag { cursor: Some(status.cursor), tail, events: status.lag, age: status.lag_age });
+            // Another hub may have appended what the group has not heard of yet.
+            let unheard = info.map_or(0, |info| info.last_seq).saturating_sub(status.tail);
+            let events = status.lag + unheard;
+            let unread = events > 0 && status.lag_age.is_zero();
+            let age = if unread { self.core.age_after(topic, status.cursor.seq).await? } else { status.lag_age };
+            return Ok(Lag { cursor: Some(status.cursor), tail, events, age });
         }
         let state = self.core.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
         let Some((state, _)) = state else { return Ok(Lag { cursor: None, tail, events: 0, age: Duration::ZERO }) };
@@ -355,11 +409,15 @@ impl Bus {
     pub async fn drain(&self) {
         self.core.draining.store(true, Ordering::Release);
         let runners: Vec<Handle> = self.core.runners.lock().values().cloned().collect();
+        let mut draining = Vec::with_capacity(runners.len());
         for runner in runners {
             let (done, drained) = oneshot::channel();
             if runner.send(Input::Drain(done)).is_ok() {
-                let _ = drained.await;
+                draining.push(drained);
             }
+        }
+        for drained in draining {
+            let _ = drained.await;
         }
     }
 }

@@ -50,7 +50,9 @@ pub use error::Error;
 pub use handler::{Handling, Running};
 pub use inbox::{Given, Inbox, SubscriptionId};
 pub use redrive::{Letters, REDRIVE_GROUP, Redriven};
-pub use relay::{Cluster, Origin, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote};
+pub use relay::{
+    Cluster, FOREIGN, Origin, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, SeekTo,
+};
 pub use status::{GroupStatus, Holding, Lag, MemberStatus};
 pub use subscription::{Delivery, Membership, Subscription};
 pub use typed::{TypedDelivery, TypedSubscription, TypedTopic};

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use promethean_event::{Cursor, Event, EventId, From, Group, Topic};
+use promethean_event::{Cursor, Event, EventId, From, Group, Seq, Topic};
 use promethean_store::{Fence, Ownership, Peer};
 use tokio::sync::mpsc;
 
@@ -23,6 +23,18 @@ pub struct Cluster {
     pub ownership: Arc<dyn Ownership>,
     /// The way to other owners.
     pub relays: Arc<dyn Relays>,
+}
+
+/// Set in the number of a member that is a subscriber of another hub.
+pub const FOREIGN: SubscriptionId = 1 << 63;
+
+/// Where a group's place goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekTo {
+    /// To such a place.
+    Place(From),
+    /// To after this seq.
+    Seq(Seq),
 }
 
 /// The subscriber behind a member that another hub has sent here.
@@ -52,7 +64,7 @@ pub trait Relays: Send + Sync + 'static {
     fn join(&self, owner: &Peer, join: RelayJoin) -> Relaying<(Cursor, Box<dyn Remote>)>;
 
     /// Moves a group's place.
-    fn seek(&self, owner: &Peer, topic: &Topic, group: &Group, to: From) -> Relaying<Cursor>;
+    fn seek(&self, owner: &Peer, topic: &Topic, group: &Group, to: SeekTo) -> Relaying<Cursor>;
 
     /// How a group stands, with or without what is unfinished.
     fn status(&self, owner: &Peer, topic: &Topic, group: &Group, unfinished: bool) -> Relaying<Option<GroupStatus>>;

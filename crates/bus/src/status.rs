@@ -40,8 +40,10 @@ pub struct GroupStatus {
     pub group: Group,
     /// Where it stands.
     pub cursor: Cursor,
-    /// Events not done.
+    /// Events not done, up to `tail`.
     pub lag: u64,
+    /// Where the topic ends, as far as the group has heard.
+    pub tail: Seq,
     /// The age of the oldest event that is not done.
     pub lag_age: Duration,
     /// Its members, wherever they are.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use promethean_event::IdMaker;
 use tokio::sync::{Semaphore, mpsc};
+use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue};
 
 use crate::driver::Driver;
 use crate::token::Token;
-use crate::{Client, Error, wire};
+use crate::{Client, Error, Link, wire};
 
 /// What a client may be told before it connects.
 #[derive(Debug, Clone)]
@@ -28,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) longest_wait: Duration,
     pub(crate) silence: Duration,
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl std::fmt::Debug for Settings {
@@ -50,6 +52,7 @@ impl Builder {
                 longest_wait: Duration::from_secs(10),
                 silence: Duration::from_secs(60),
                 tls: None,
+                headers: Vec::new(),
             },
         }
     }
@@ -115,6 +118,26 @@ impl Builder {
     pub fn tls(mut self, tls: Arc<rustls::ClientConfig>) -> Self {
         self.settings.tls = Some(tls);
         self
+    }
+
+    /// A header of the upgrade request.
+    ///
+    /// # Errors
+    /// It is not one that a request may have.
+    pub fn header(mut self, name: &'static str, value: &str) -> Result<Self, Error> {
+        let wrong = || Error::Connect { url: self.settings.url.clone(), reason: format!("{name} is no header") };
+        let mut value = HeaderValue::from_str(value).map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        self.settings.headers.push((HeaderName::from_static(name), value));
+        Ok(self)
+    }
+
+    /// Connects and authenticates, for this one connection.
+    ///
+    /// # Errors
+    /// As [`Builder::connect`].
+    pub async fn link(self) -> Result<Link, Error> {
+        Ok(Link::new(wire::connect(&self.settings).await?.wire))
     }
 
     /// Connects and authenticates. From then on the client reconnects by itself.

@@ -59,6 +59,9 @@ async fn open(settings: &Settings) -> Result<Connected, Opening> {
     let token = settings.token.fetch().await.map_err(|reason| Opening::Failed(format!("no token: {reason}")))?;
     let mut request = settings.url.as_str().into_client_request()?;
     request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static("promethean.v1"));
+    for (name, value) in &settings.headers {
+        request.headers_mut().insert(name.clone(), value.clone());
+    }
     let tls = match request.uri().scheme_str() {
         Some("ws") => false,
         Some("wss") => true,

@@ -155,6 +155,53 @@ impl Event {
     }
 }
 
+/// Of an event on the wire, what is looked at.
+#[derive(Deserialize)]
+struct Wire<'a> {
+    id: EventId,
+    seq: Seq,
+    ts: Millis,
+    topic: Topic,
+    #[serde(borrow)]
+    key: Option<&'a RawValue>,
+    #[serde(borrow)]
+    payload: &'a RawValue,
+}
+
+impl Event {
+    /// Reads an event's JSON as [`Event::write`] wrote it. The time of its append is not on the wire; it is taken to be
+    /// its `ts`.
+    ///
+    /// # Errors
+    /// These are not the bytes of a hub's event.
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        let wire: Wire<'_> = serde_json::from_str(text)?;
+        let other = || <serde_json::Error as serde::de::Error>::custom("not an event as a hub writes it");
+        // id and seq come first, and the payload last.
+        let head = format!(r#"{{"id":"{}","seq":{},"#, wire.id, wire.seq).len();
+        let rest = text.get(head..).filter(|_| text.as_bytes().get(head - 1) == Some(&b',')).ok_or_else(other)?;
+        let mut body = Vec::with_capacity(rest.len() + 1);
+        body.push(b'{');
+        body.extend_from_slice(rest.as_bytes());
+        // `raw` is a part of `text`.
+        let place = |raw: &RawValue| {
+            let at = (raw.get().as_ptr() as usize).checked_sub(text.as_ptr() as usize + head)? + 1;
+            u32::try_from(at).ok()
+        };
+        let payload = place(wire.payload).ok_or_else(other)?;
+        let (key_start, key_len) = match wire.key {
+            None => (0, 0),
+            Some(raw) => {
+                let len = u32::try_from(raw.get().len().saturating_sub(2)).map_err(|_| other())?;
+                (place(raw).ok_or_else(other)? + 1, len)
+            }
+        };
+        let spans = Spans { key_start, key_len, payload };
+        let Wire { id, seq, ts, topic, .. } = wire;
+        Ok(Self { id, seq, ts, appended: ts, topic, spans, body: Bytes::from(body) })
+    }
+}
+
 impl PartialEq for Event {
     fn eq(&self, other: &Self) -> bool {
         (self.id, self.seq, &self.topic, &self.body) == (other.id, other.seq, &other.topic, &other.body)
@@ -234,4 +281,31 @@ pub(crate) fn headers<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Resu
         }
     }
     deserializer.deserialize_map(Pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Draft, Limits, Sealer};
+
+    #[test]
+    fn an_event_reads_back_from_the_wire_as_it_was_written() {
+        for (key, payload) in
+            [(None, "1"), (Some("k\"\u{e9}"), r#"{"key":"x","payload": [1.0e3, "\ud800"]}"#), (Some("k"), "null")]
+        {
+            let payload = RawValue::from_string(payload.to_owned()).expect("JSON");
+            let mut draft = Draft::new(Topic::parse("a.b").expect("topic"), Cow::Owned(payload));
+            draft.options.key = key.map(Cow::Borrowed);
+            draft.options.tags = vec!["#t".into()];
+            let mut sealer = Sealer::new(Limits::default());
+            sealer.seal(&draft, EventId::from_bytes([7; 16]), Millis(9), 16, 0).expect("valid");
+            let event = sealer.finish().remove(0).at(42);
+            let read = Event::read(&event.to_json()).expect("an event");
+            assert_eq!((&read, read.spans, read.ts), (&event, event.spans, event.ts));
+            assert_eq!((read.key().as_deref(), read.payload()), (key, event.payload()));
+        }
+        for other in ["{}", r#"{"seq":1,"id":"00000000-0000-0000-0000-000000000000","ts":1,"topic":"a","payload":1}"#] {
+            assert!(Event::read(other).is_err(), "{other}");
+        }
+    }
 }

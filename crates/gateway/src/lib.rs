@@ -4,6 +4,7 @@
 //! what may it do) → [`limits`] → the bus. What goes wrong comes back through [`rejection`]. [`Hub`] is what all share.
 
 pub mod auth;
+pub mod cluster;
 mod dashboard;
 pub mod drain;
 #[cfg(feature = "fuzzing")]

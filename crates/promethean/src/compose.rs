@@ -1,5 +1,6 @@
 //! Puts the parts together: the only place that names an engine.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,16 +14,29 @@ use promethean_gateway::trace::Tracer;
 use promethean_gateway::{Hub, http, ops, ws};
 use promethean_store::log::{Log, Options};
 use promethean_store::memory::Memory;
+#[cfg(feature = "mongo")]
+use promethean_store::mongo::{self, Mongo};
 use promethean_store::{EventLog as _, Store};
 
 use crate::bound::Serving;
+#[cfg(feature = "mongo")]
+use crate::cluster::Place;
 use crate::config::{Config, Engine};
 #[cfg(feature = "mongo")]
 use crate::exit::Exit;
 use crate::exit::Failure;
 
+/// An engine, and itself by its own name where other hubs may share it.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn Store>,
+    #[cfg(feature = "mongo")]
+    mongo: Option<Mongo>,
+}
+
 /// Opens the engine and gives the configured topics their settings.
-pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
+pub(crate) async fn open_store(config: &Config) -> Result<Opened, Failure> {
+    #[cfg(feature = "mongo")]
+    let mut shared = None;
     let store: Arc<dyn Store> = match &config.engine {
         Engine::Memory => {
             let memory = Arc::new(Memory::new());
@@ -35,7 +49,18 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failur
             let opened = tokio::task::spawn_blocking(move || Log::open(options)).await;
             Arc::new(opened.map_err(Failure::failed)?.map_err(Failure::failed)?)
         }
-        Engine::Mongo { url } => open_mongo(url.expose()).await?,
+        #[cfg(feature = "mongo")]
+        Engine::Mongo { url } => {
+            let opened = Mongo::open(mongo::Options::new(url.expose())).await.map_err(mongo_refused)?;
+            shared = Some(opened.clone());
+            Arc::new(opened)
+        }
+        #[cfg(not(feature = "mongo"))]
+        Engine::Mongo { .. } => {
+            return Err(Failure::failed(
+                "this build has no MongoDB engine: unset MONGO_URL, or set PROMETHEAN_STORE to log or memory",
+            ));
+        }
     };
     for (topic, settings) in &config.topics {
         if store.settings(topic) != *settings {
@@ -43,13 +68,31 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failur
             changed.map_err(|error| Failure::failed(format!("topics.{:?}: {error}", topic.as_str())))?;
         }
     }
-    Ok(store)
+    Ok(Opened {
+        store,
+        #[cfg(feature = "mongo")]
+        mongo: shared,
+    })
 }
 
 #[cfg(feature = "mongo")]
-async fn open_mongo(url: &str) -> Result<Arc<dyn Store>, Failure> {
-    use promethean_store::mongo::{Mongo, Options};
-    Ok(Arc::new(Mongo::open(Options::new(url)).await.map_err(mongo_refused)?))
+async fn place(config: &Config, opened: &Opened, ws: SocketAddr) -> Result<Option<Place>, Failure> {
+    match &opened.mongo {
+        Some(mongo) => Place::take(config, mongo, ws).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Without the engine that hubs can share, a hub is alone.
+#[cfg(not(feature = "mongo"))]
+async fn place(_: &Config, _: &Opened, _: SocketAddr) -> Result<Option<Place>, Failure> {
+    Ok(None)
+}
+
+#[cfg(not(feature = "mongo"))]
+struct Place {
+    cluster: promethean_bus::Cluster,
+    secret: promethean_gateway::auth::Secret,
 }
 
 /// How the process ends when MongoDB cannot be used.
@@ -64,12 +107,6 @@ pub(crate) fn mongo_refused(error: promethean_store::mongo::OpenError) -> Failur
     }
 }
 
-#[cfg(not(feature = "mongo"))]
-async fn open_mongo(_url: &str) -> Result<Arc<dyn Store>, Failure> {
-    let why = "this build has no MongoDB engine: unset MONGO_URL, or set PROMETHEAN_STORE to log or memory";
-    Err(Failure::failed(why))
-}
-
 /// How often the memory engine applies retention and compaction; the embedded engine does so by itself.
 const MAINTENANCE: Duration = Duration::from_secs(10);
 
@@ -82,15 +119,24 @@ async fn keep_within_bounds(memory: Arc<Memory>) {
     }
 }
 
-/// The shared state of the edge over a store.
-pub(crate) fn hub(config: &Config, store: Arc<dyn Store>) -> Result<Arc<Hub>, Failure> {
+/// The shared state of the edge over a store. Where other hubs share the store, they reach this one at `ws`.
+pub(crate) async fn hub(config: &Config, opened: &Opened, ws: SocketAddr) -> Result<Arc<Hub>, Failure> {
     let options = BusOptions {
         limits: Limits { max_event_bytes: config.edge.max_event_bytes },
         max_series: config.edge.metrics_max_series,
     };
-    let auth = Authenticator::new(&config.auth).map_err(Failure::usage)?;
+    let mut auth = config.auth.clone();
+    let store = Arc::clone(&opened.store);
+    let bus = match place(config, opened, ws).await? {
+        None => Bus::new(store, options),
+        Some(Place { cluster, secret }) => {
+            auth.cluster_secret = Some(secret);
+            Bus::clustered(store, options, cluster)
+        }
+    };
+    let auth = Authenticator::new(&auth).map_err(Failure::usage)?;
     let quotas = Quotas::new(config.conn_rate, config.topic_rate);
-    let mut hub = Hub::new(Bus::new(store, options), auth, quotas, config.edge.clone());
+    let mut hub = Hub::new(bus, auth, quotas, config.edge.clone());
     hub.tracer = tracer(config)?;
     if let Engine::Log { dir, .. } = &config.engine {
         hub.about.set_data_dir(dir.clone());
@@ -123,8 +169,9 @@ pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
     let auth = hub.auth.clone();
     tokio::spawn(async move { auth.run().await });
     tokio::spawn(ops::sample(Arc::clone(hub)));
-    // Where several hubs share a store, the one that owns the topic has to answer yes here, alone.
-    tokio::spawn(run_compactors(hub.bus.clone(), |_| std::future::ready(true)));
+    // Where several hubs share a store, one of them does it.
+    let bus = hub.bus.clone();
+    tokio::spawn(run_compactors(hub.bus.clone(), move |_| std::future::ready(bus.leads())));
 }
 
 /// What one listener answers.
@@ -154,7 +201,7 @@ mod tests {
         let file = File { path: "promethean.toml".into(), text: format!("data_dir = {dir:?}\n{text}") };
         let mut layers = Layers::collect(&BTreeMap::new(), &|_| None, Some(&file)).expect("a good file");
         let config = Config::resolve(&mut layers, &|_| None).expect("a good configuration");
-        let store = open_store(&config).await.expect("opened");
+        let store = open_store(&config).await.expect("opened").store;
         let settings = store.settings(&Topic::parse("a").expect("a topic"));
         store.close().await.expect("closed");
         settings

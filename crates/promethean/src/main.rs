@@ -4,6 +4,8 @@
 
 mod args;
 mod bound;
+#[cfg(feature = "mongo")]
+mod cluster;
 mod commands;
 mod compose;
 mod config;

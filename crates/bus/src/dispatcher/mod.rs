@@ -317,6 +317,11 @@ impl Dispatcher {
         (self.floor, self.last)
     }
 
+    /// Where the topic ends, as far as it was told.
+    pub fn tail(&self) -> Seq {
+        self.tail
+    }
+
     /// How many events up to the tail are not done.
     pub fn lag(&self) -> u64 {
         let unread = (self.tail + 1).saturating_sub(self.next);

@@ -19,7 +19,7 @@ use super::{Input, sleep_until};
 use crate::Error;
 use crate::dispatcher::{Answer, MemberId, Receipt};
 use crate::inbox::Given;
-use crate::relay::{Cluster, RelayError, RelayGiven, RelayJoin, Relayed, Remote};
+use crate::relay::{Cluster, RelayError, RelayGiven, RelayJoin, Relayed, Remote, SeekTo};
 
 /// How long after a relay was lost the next one is tried.
 const AGAIN: Duration = Duration::from_millis(300);
@@ -39,6 +39,8 @@ pub(super) struct Follower {
     remotes: HashMap<MemberId, Attached>,
     joins: JoinSet<Joined>,
     joining: HashSet<MemberId>,
+    /// What came through a relay before it was known to be there. Bounded by what each member may have in flight.
+    early: Vec<(MemberId, Relayed)>,
     /// When members without a relay try again.
     again: Option<Instant>,
     deliveries: mpsc::Receiver<(MemberId, Relayed)>,
@@ -73,6 +75,7 @@ impl Follower {
             remotes: HashMap::new(),
             joins: JoinSet::new(),
             joining: HashSet::new(),
+            early: Vec::new(),
             again: None,
             deliveries,
             sender,
@@ -114,14 +117,11 @@ impl Follower {
                         return End::Moved;
                     }
                 }
-                Some((id, relayed)) = self.deliveries.recv() => match relayed {
-                    Relayed::Given(given) => self.on_given(id, given),
-                    Relayed::Lost(reason) => {
-                        if self.on_lost(id, &reason).await {
-                            return End::Moved;
-                        }
+                Some((id, relayed)) = self.deliveries.recv() => {
+                    if self.on_relayed(id, relayed).await {
+                        return End::Moved;
                     }
-                },
+                }
                 Some(answered) = self.answers.join_next() => {
                     if let Ok(Some(again)) = answered {
                         self.waiting.push_back((now + PATIENCE, again));
@@ -198,9 +198,22 @@ impl Follower {
         }
     }
 
+    /// Takes in what comes through a relay; whether another hub is the owner.
+    async fn on_relayed(&mut self, id: MemberId, relayed: Relayed) -> bool {
+        match relayed {
+            relayed if self.joining.contains(&id) => self.early.push((id, relayed)),
+            Relayed::Given(given) => self.on_given(id, given),
+            Relayed::Lost(reason) => return self.on_lost(id, &reason).await,
+        }
+        false
+    }
+
     /// Takes a relay up; whether another hub is the owner.
     async fn on_joined(&mut self, id: MemberId, result: Result<(Cursor, Box<dyn Remote>), RelayError>) -> bool {
         self.joining.remove(&id);
+        let of_this = |(of, _): &(MemberId, Relayed)| *of == id;
+        let (early, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.early).into_iter().partition(of_this);
+        self.early = others;
         // Gone meanwhile: dropping the relay leaves.
         let Some(member) = self.seat.members.get_mut(&id) else { return false };
         match result {
@@ -214,6 +227,13 @@ impl Follower {
                 }
                 self.remotes.insert(id, Attached { remote, held: HashMap::new(), stopped: None });
                 self.send_waiting();
+                for (id, relayed) in early {
+                    // Not joining any more: taken in, or the end of it.
+                    match relayed {
+                        Relayed::Given(given) => self.on_given(id, given),
+                        Relayed::Lost(reason) => return self.on_lost(id, &reason).await,
+                    }
+                }
                 false
             }
             Err(RelayError::Refused(error)) => {
@@ -335,18 +355,26 @@ impl Follower {
                 }
             }
             Input::Answer { .. } | Input::AckUpTo { .. } => self.forward(input),
-            Input::Seek { to, reply } => {
+            Input::Seek { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
+            Input::Status { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
+            Input::Seek { to, reply, .. } => {
                 let Seat { topic, group, .. } = &self.seat;
-                let asked = self.cluster.relays.seek(&self.owner, topic, group, to);
+                let asked = self.cluster.relays.seek(&self.owner, topic, group, SeekTo::Place(to));
                 tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
             }
-            // Only the owner knows the group's state; what is asked by seq or to be forgotten is asked there.
-            Input::SeekSeq { .. } | Input::Forget { .. } => {
-                let owner = &self.owner.address;
-                let message = format!("another hub runs this group, the one at {owner}: ask that one");
-                input.refuse(Error::new(Code::BadRequest, message));
+            Input::SeekSeq { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
+            Input::SeekSeq { done, reply, .. } => {
+                let Seat { topic, group, .. } = &self.seat;
+                let asked = self.cluster.relays.seek(&self.owner, topic, group, SeekTo::Seq(done));
+                tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
             }
-            Input::Status { unfinished, reply } => {
+            // A group that another hub runs has members there.
+            Input::Forget { reply } => {
+                let owner = &self.owner.address;
+                let message = format!("the group has members at the hub {owner}; end them first");
+                let _ = reply.send(Err(Error::new(Code::BadRequest, message)));
+            }
+            Input::Status { unfinished, reply, .. } => {
                 let Seat { topic, group, .. } = &self.seat;
                 let asked = self.cluster.relays.status(&self.owner, topic, group, unfinished);
                 tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });

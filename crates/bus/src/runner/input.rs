@@ -29,13 +29,13 @@ pub(crate) enum Input {
     /// An ack of an event and all before it.
     AckUpTo { by: MemberId, id: EventId, lease: Option<u64>, reply: Reply<()> },
     /// Moves the group's place.
-    Seek { to: From, reply: Reply<Cursor> },
+    Seek { to: From, relayed: bool, reply: Reply<Cursor> },
     /// Moves the group's place to after this seq.
-    SeekSeq { done: Seq, reply: Reply<Cursor> },
+    SeekSeq { done: Seq, relayed: bool, reply: Reply<Cursor> },
     /// Forgets the group, where it has no members.
     Forget { reply: Reply<bool> },
     /// How things stand, with or without what is unfinished.
-    Status { unfinished: bool, reply: Reply<Option<GroupStatus>> },
+    Status { unfinished: bool, relayed: bool, reply: Reply<Option<GroupStatus>> },
     /// The hub shuts down: gives leases back, saves, ends.
     Drain(oneshot::Sender<()>),
 }
@@ -81,20 +81,20 @@ impl Runner {
             }
             Input::Answer { by, ids, answer, reply } => self.on_answer(by, ids, answer, reply).await,
             Input::AckUpTo { by: _, id, lease, reply } => self.on_ack_up_to(id, lease, reply).await,
-            Input::Seek { to, reply } => {
+            Input::Seek { to, reply, .. } => {
                 if let Some(reply) = self.loaded(reply).await {
                     let found = self.find(to).await;
                     self.on_seek(found, reply);
                 }
             }
-            Input::SeekSeq { done, reply } => {
+            Input::SeekSeq { done, reply, .. } => {
                 if let Some(reply) = self.loaded(reply).await {
                     let found = self.start_after(done).await.map(|start| (start, None));
                     self.on_seek(found, reply);
                 }
             }
             Input::Forget { reply } => self.on_forget(reply).await,
-            Input::Status { unfinished, reply } => {
+            Input::Status { unfinished, reply, .. } => {
                 let status = match self.load(None).await {
                     Ok(_) => Ok(self.status(unfinished)),
                     Err(error) => Err(error),

@@ -29,8 +29,8 @@ use crate::metrics::GroupObserver;
 use ahead::Ahead;
 pub(crate) use input::{Input, Join};
 use save::Saving;
-pub(crate) use seat::spawn;
 use seat::{Member, Seat};
+pub(crate) use seat::{not_the_owner, spawn};
 pub(crate) use status::saved_status;
 
 /// Most inputs taken before the dispatcher is asked again.

@@ -258,6 +258,6 @@ impl Runner {
 }
 
 /// What another hub is told that has sent a subscriber here.
-pub(super) fn not_the_owner() -> Error {
+pub(crate) fn not_the_owner() -> Error {
     Error::new(Code::ShuttingDown, "this hub does not own the group any more; ask which one does")
 }

@@ -44,6 +44,7 @@ fn status_of(topic: &Topic, group: &Group, dispatcher: &Dispatcher, wall: Millis
         group: group.clone(),
         cursor: cursor_of(topic, dispatcher),
         lag: dispatcher.lag(),
+        tail: dispatcher.tail(),
         lag_age: dispatcher.oldest_read().map_or(Duration::ZERO, |(_, at)| wall.since(at)),
         members: members.collect(),
         in_flight: dispatcher.in_flight(),

@@ -26,6 +26,8 @@ pub struct AuthConfig {
     pub audience: Option<String>,
     /// `JWT_ISS`: the issuer a JWT must name.
     pub issuer: Option<String>,
+    /// What other hubs of the cluster prove themselves with. `None`: there are none.
+    pub cluster_secret: Option<Secret>,
     /// What a JWT without `policy` and `scopes` may do. Empty: nothing.
     pub default_scopes: Vec<String>,
 }
@@ -63,6 +65,7 @@ pub struct Authenticator(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     static_token: Option<Secret>,
+    cluster_secret: Option<Secret>,
     jwt: Option<Verifier>,
     jwks: Option<Arc<Jwks>>,
 }
@@ -90,12 +93,13 @@ impl Authenticator {
                 default_policy,
             )
         });
-        Ok(Self(Arc::new(Inner { static_token: config.static_token.clone(), jwt, jwks })))
+        let (static_token, cluster_secret) = (config.static_token.clone(), config.cluster_secret.clone());
+        Ok(Self(Arc::new(Inner { static_token, cluster_secret, jwt, jwks })))
     }
 
     /// Everybody may do everything.
     pub fn open() -> Self {
-        Self(Arc::new(Inner { static_token: None, jwt: None, jwks: None }))
+        Self(Arc::new(Inner { static_token: None, cluster_secret: None, jwt: None, jwks: None }))
     }
 
     /// Whether no token is needed. Then the hub must listen on loopback only.
@@ -115,6 +119,25 @@ impl Authenticator {
     pub async fn run(&self) {
         if let Some(jwks) = &self.0.jwks {
             Jwks::run(Arc::downgrade(jwks)).await;
+        }
+    }
+
+    /// Another hub of the cluster, for the subscriber that `origin` names.
+    ///
+    /// # Errors
+    /// `bad_token`: it does not know the cluster's secret.
+    pub fn authenticate_relay(&self, token: Option<&str>, origin: &str) -> Result<Identity, Refusal> {
+        let known =
+            token.is_some_and(|token| self.0.cluster_secret.as_ref().is_some_and(|secret| secret.equals(token)));
+        let origin = origin.rsplit_once('/').and_then(|(hub, number)| Some((hub, number.parse().ok()?)));
+        match origin {
+            Some((hub, subscription)) if known => {
+                Ok(Identity::relay(promethean_bus::Origin { hub: hub.into(), subscription }))
+            }
+            _ => {
+                let msg = "this hub does not know that cluster; give all hubs the same cluster_secret".to_owned();
+                Err(Refusal { code: Code::BadToken, msg })
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use promethean_bus::Origin;
 use promethean_event::Millis;
 
 use super::{LEEWAY, Policy};
@@ -15,12 +16,19 @@ pub struct Identity {
     pub exp: Option<Millis>,
     /// What it may do.
     pub policy: Arc<Policy>,
+    /// Another hub, for this subscriber of its own.
+    pub relay: Option<Origin>,
 }
 
 impl Identity {
     /// Somebody nobody asked for a name, who may do everything: open mode and the static token.
     pub fn wide_open() -> Self {
-        Self { sub: None, exp: None, policy: Arc::new(Policy::wide_open()) }
+        Self { sub: None, exp: None, policy: Arc::new(Policy::wide_open()), relay: None }
+    }
+
+    /// Another hub of the cluster.
+    pub(crate) fn relay(origin: Origin) -> Self {
+        Self { sub: Some(format!("hub {}", origin.hub)), relay: Some(origin), ..Self::wide_open() }
     }
 
     /// When a live connection ends with `token_expired`: `exp` plus the leeway that also `AUTH` grants.

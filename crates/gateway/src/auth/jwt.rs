@@ -95,7 +95,7 @@ impl Verifier {
             (None, None) => Ok(Arc::clone(&self.default_policy)),
         };
         let policy = policy.map_err(|malformed| Refusal::jwt(format!("the JWT's {malformed}")))?;
-        Ok(Identity { sub, exp: Some(exp), policy })
+        Ok(Identity { sub, exp: Some(exp), policy, relay: None })
     }
 }
 

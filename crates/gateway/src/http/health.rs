@@ -26,6 +26,9 @@ pub(crate) async fn readyz(State(hub): State<Arc<Hub>>) -> Response {
     if let Err(error) = hub.bus.store().ready() {
         return not(Code::PublishFailed, &format!("the store takes no writes: {error}"));
     }
+    if let Err(error) = hub.bus.in_cluster() {
+        return not(Code::AckFailed, &format!("{error}"));
+    }
     match hub.auth.ready() {
         Ok(()) => json_body(&json!({ "status": "ready" })),
         Err(why) => not(Code::JwtInvalid, &why),

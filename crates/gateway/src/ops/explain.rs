@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_bus::{GroupStatus, Holding};
+use promethean_bus::{FOREIGN, GroupStatus, Holding};
 use promethean_event::{EventId, Group, Millis, Topic};
 use serde::Serialize;
 
@@ -83,6 +83,7 @@ pub(super) async fn explain(State(hub): State<Arc<Hub>>, caller: Caller, query: 
     };
     let all = holders::all(&hub);
     let name = |member: u64| match all.get(&member) {
+        None if member & FOREIGN != 0 => (None, "a subscriber on another hub".to_owned()),
         None => (None, format!("subscriber {member} inside the hub")),
         Some(holder) => {
             let sub = holder.sub.as_ref().map(|sub| format!(" ({sub})")).unwrap_or_default();
@@ -267,6 +268,7 @@ mod tests {
             topic,
             group: Group::parse("g").expect("a group"),
             lag: 3,
+            tail: 3,
             lag_age: Duration::from_secs(60),
             members: vec![MemberStatus { id: 7, in_flight: 1, max_in_flight: 100, paused: false, origin: None }],
             in_flight: 1,

@@ -102,7 +102,7 @@ async fn row(hub: &Hub, topic: &Topic, group: &Group) -> Result<Row, Rejection> 
         dead_lettered: 0,
         paused: false,
     };
-    let cursor = if hub.bus.is_live(topic, group)
+    let cursor = if (hub.bus.is_live(topic, group) || hub.bus.is_clustered())
         && let Some(status) = hub.bus.group_outline(topic, group).await?
     {
         row.members = status.members.len();

@@ -23,6 +23,8 @@ use crate::listener::{Peer, Stream};
 use crate::rejection::{Rejection, error_response};
 
 const PROTOCOL: &str = "promethean.v1";
+/// Names the hub and its subscription that a connection of another hub is for: `HUB/NUMBER`.
+const RELAY: &str = "promethean-relay";
 /// What RFC 6455 appends to the client's key.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
@@ -87,7 +89,12 @@ async fn upgrade(hub: Arc<Hub>, mut request: Request) -> Response {
         return Rejection::new(Code::Forbidden, message).into_response();
     }
     let offers_protocol = has_token(headers, header::SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
-    let identity = if hub.auth.is_open() {
+    let identity = if let Some(origin) = headers.get(RELAY) {
+        match hub.auth.authenticate_relay(bearer(headers), origin.to_str().unwrap_or_default()) {
+            Ok(identity) => Some(identity),
+            Err(refusal) => return Rejection::from(refusal).into_response(),
+        }
+    } else if hub.auth.is_open() {
         hub.auth.authenticate(None).await.ok()
     } else {
         match bearer(headers) {

@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::bound::Bound;
-use crate::compose;
+use crate::compose::{self, Opened};
 use crate::config::{Config, LogFormat};
 use crate::exit::{Exit, Failure};
 use crate::outbox;
@@ -46,8 +46,9 @@ async fn serve(config: &Config, demo: bool) -> Result<(), Failure> {
         Some((cert, key)) => Some(Tls::open(cert, key).map_err(Failure::usage)?),
         None => None,
     };
-    let store = compose::open_store(config).await?;
-    let ended = serve_over(config, demo, Arc::clone(&store), tls, &mut signals).await;
+    let opened = compose::open_store(config).await?;
+    let store = Arc::clone(&opened.store);
+    let ended = serve_over(config, demo, opened, tls, &mut signals).await;
     if ended.is_err() {
         // The listeners could not be opened, or the store failed: close what can be closed.
         let _ = tokio::time::timeout(DRAIN_DEADLINE, store.close()).await;
@@ -58,16 +59,17 @@ async fn serve(config: &Config, demo: bool) -> Result<(), Failure> {
 async fn serve_over(
     config: &Config,
     demo: bool,
-    store: Arc<dyn Store>,
+    opened: Opened,
     tls: Option<Tls>,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    let hub = compose::hub(config, Arc::clone(&store))?;
     let outbox = match &config.outbox {
         Some(outbox) => Some(outbox.place.open(&outbox.table, promethean_outbox::Schema::Create).await?),
         None => None,
     };
     let bound = Bound::open(config).await?;
+    let hub = compose::hub(config, &opened, bound.ws).await?;
+    let store = opened.store;
     let ready =
         format!("promethean ready ws={} http={} ops={} store={}", bound.ws, bound.http, bound.ops, store.name());
     let addresses = Addresses { ws: bound.ws, http: bound.http, ops: bound.ops };
@@ -119,6 +121,8 @@ async fn serve_over(
 async fn drain(drain: &Drain, bus: &promethean_bus::Bus, store: &dyn Store) -> Result<(), Failure> {
     // One that hangs must not keep the others from ending in order: each step has its share of the time.
     let _ = tokio::time::timeout(DRAIN_DEADLINE / 4, bus.drain()).await;
+    // Other hubs take over at once.
+    let _ = tokio::time::timeout(DRAIN_DEADLINE / 8, bus.leave()).await;
     drain.begin();
     if tokio::time::timeout(DRAIN_DEADLINE / 2, drain.drained()).await.is_err() {
         tracing::warn!("some connections did not finish in time and are cut off");

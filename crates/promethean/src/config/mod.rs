@@ -66,6 +66,8 @@ pub(crate) struct Config {
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) auth: AuthConfig,
     pub(crate) engine: Engine,
+    /// Where other hubs reach this one.
+    pub(crate) advertise: Option<String>,
     pub(crate) edge: EdgeConfig,
     pub(crate) max_connections: usize,
     pub(crate) conn_rate: Option<Rate>,
@@ -89,7 +91,12 @@ impl Config {
             audience: read.text("jwt_aud").map(str::to_owned),
             issuer: read.text("jwt_iss").map(str::to_owned),
             default_scopes: read.list("default_scopes"),
+            cluster_secret: read.text("cluster_secret").map(Secret::new),
         };
+        let advertise = read.text("advertise").map(str::to_owned);
+        if advertise.as_ref().is_some_and(|url| !url.starts_with("ws://") && !url.starts_with("wss://")) {
+            return Err(read.wrong("advertise", "must begin with ws:// or wss://, e.g. ws://10.0.0.5:8090"));
+        }
         let open = auth.static_token.is_none() && auth.jwt_secret.is_none() && auth.jwks_url.is_none();
         let ip = read.bind(open)?;
         let tls = match (read.text("tls_cert"), read.text("tls_key")) {
@@ -122,6 +129,7 @@ impl Config {
             tls,
             auth,
             engine: Engine::Memory,
+            advertise,
             edge,
             max_connections: read.count("max_connections")?,
             conn_rate: read.rate("conn_rate", "conn_burst")?,

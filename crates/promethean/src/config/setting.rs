@@ -45,6 +45,7 @@ impl Setting {
 const LISTEN: &str = "Listening";
 const AUTH: &str = "Auth";
 const STORE: &str = "Storage";
+const CLUSTER: &str = "Several hubs";
 const OUTBOX: &str = "Outbox";
 const LIMITS: &str = "Limits";
 const WATCH: &str = "Logs and metrics";
@@ -133,6 +134,20 @@ pub(crate) const SETTINGS: &[Setting] = &[
     secret(seeded(
         "MONGO_URL",
         plain(STORE, "mongo_url", "URL", None, "A MongoDB replica set; set, it means store = mongo"),
+    )),
+    plain(
+        CLUSTER,
+        "advertise",
+        "URL",
+        None,
+        "Where other hubs on the same MongoDB reach this one's WebSocket port, e.g. ws://10.0.0.5:8090; else the address it listens on, or the one it reaches MongoDB from",
+    ),
+    secret(plain(
+        CLUSTER,
+        "cluster_secret",
+        "SECRET",
+        None,
+        "What the hubs on one MongoDB prove themselves to each other with; else one that they keep in the database",
     )),
     secret(plain(
         OUTBOX,

@@ -87,7 +87,7 @@ pub enum OpenError {
 }
 
 /// Everything that has to hold before the hub starts.
-pub(super) async fn connect(options: &Options) -> Result<(Client, Database), OpenError> {
+pub(super) async fn connect(options: &Options) -> Result<(Client, Database, String), OpenError> {
     let parsed = tokio::time::timeout(options.open_limit, ClientOptions::parse(options.url.as_str()));
     let unreachable = |hosts: String, why: String| OpenError::Unreachable { hosts, why };
     let mut client = parsed
@@ -96,7 +96,10 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database), Ope
         .map_err(|fault| bad_url(&fault))?;
     let hosts = client.hosts.clone();
     let said = client.repl_set_name.clone();
-    client.app_name.get_or_insert_with(|| "promethean".to_owned());
+    // No two hubs alike: by it another hub finds what this one leaves unfinished when it dies.
+    let name = client.app_name.as_deref().unwrap_or("promethean");
+    let app = format!("{} {:016x}", name.get(..100).unwrap_or(name), fault::random());
+    client.app_name = Some(app.clone());
     client.connect_timeout.get_or_insert(Duration::from_secs(5));
     client.server_selection_timeout.get_or_insert(Duration::from_secs(5));
     client.write_concern = Some(write_concern());
@@ -111,7 +114,7 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database), Ope
     check_writes(&database).await?;
     check_import(&database, options).await?;
     ensure_indexes(&database).await.map_err(|fault| refusal(&fault, &name))?;
-    Ok((client, database))
+    Ok((client, database, app))
 }
 
 /// The database where the address names none.

@@ -22,12 +22,12 @@ pub(super) fn cursor_id(topic: &Topic, group: &Group) -> String {
 }
 
 impl Shared {
-    fn cursors(&self) -> mongodb::Collection<Document> {
+    pub(super) fn cursors(&self) -> mongodb::Collection<Document> {
         self.database.collection(CURSORS)
     }
 
     /// The state in a cursor; of one that the seed wrote, what its `lastId` says.
-    async fn state_of(&self, topic: &Topic, cursor: &Document) -> Result<Option<(GroupState, Version)>> {
+    pub(super) async fn state_of(&self, topic: &Topic, cursor: &Document) -> Result<Option<(GroupState, Version)>> {
         let broken = || Error::Damaged(format!("the state of the cursor {:?} cannot be read", cursor.get_str("_id")));
         let version = cursor.get_i64("version").ok().and_then(|version| u64::try_from(version).ok()).unwrap_or(0);
         if let Ok(bytes) = cursor.get_binary_generic("state") {

@@ -12,6 +12,7 @@
 //! (queue → `plan.rs` → transaction) → `follow.rs` (wake-up) → `read.rs`, `keys.rs`; `groups.rs`; `maintain.rs`.
 
 mod append;
+mod cluster;
 mod connect;
 mod document;
 mod fault;
@@ -43,6 +44,7 @@ use crate::{
     Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use append::Appends;
+pub use cluster::Cluster;
 pub use connect::{MINIMUM_VERSION, OpenError};
 use tails::Tails;
 
@@ -81,6 +83,8 @@ impl Options {
 struct Shared {
     client: Client,
     database: Database,
+    /// What the server calls this process's connections.
+    app: String,
     tails: Tails,
     appends: Appends,
     closed: AtomicBool,
@@ -119,11 +123,12 @@ impl Mongo {
     /// # Errors
     /// Why not, with the remedy; within some seconds, also where nobody answers.
     pub async fn open(options: Options) -> std::result::Result<Self, OpenError> {
-        let (client, database) = connect::connect(&options).await?;
+        let (client, database, app) = connect::connect(&options).await?;
         let name = database.name().to_owned();
         let shared = Arc::new(Shared {
             client,
             database,
+            app,
             tails: Tails::new(),
             appends: Appends::new(),
             closed: AtomicBool::new(false),

@@ -127,19 +127,15 @@ pub(super) async fn read(shared: &Shared, topic: &Topic, first: Seq, max: ReadMa
 
 pub(super) async fn seek(shared: &Shared, topic: &Topic, to: Seek) -> Result<Option<Start>> {
     shared.open()?;
+    // The end first: what is appended while the beginning is looked for lies after it, and is not passed over.
+    let end = shared.end(topic).await?;
     let done = match to {
-        Seek::Earliest => match shared.first_seq(topic).await? {
-            Some(first) => first - 1,
-            None => shared.end(topic).await?,
-        },
-        Seek::Latest => shared.end(topic).await?,
+        Seek::Earliest => shared.first_seq(topic).await?.map_or(end, |first| first - 1),
+        Seek::Latest => end,
         Seek::Ts(ts) => {
             let mut filter = from(topic, 0);
             filter.insert("ts", doc! { "$gte": signed(ts.0) });
-            match shared.first(filter, doc! { "seq": 1 }).await? {
-                Some(event) => event.seq - 1,
-                None => shared.end(topic).await?,
-            }
+            shared.first(filter, doc! { "seq": 1 }).await?.map_or(end, |event| event.seq - 1)
         }
         Seek::AfterId(id) => {
             let found = shared.first(doc! { "id": id.to_string() }, doc! {}).await?;

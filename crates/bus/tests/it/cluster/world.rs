@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use promethean_bus::dispatcher::{Answer, Receipt};
 use promethean_bus::{
-    Bus, Cluster, Cursor, Error, EventId, From, Given, Group, GroupStatus, Inbox, Membership, Origin, RelayError,
-    RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, Request, Selector, SubscribeOptions, Topic,
+    Bus, Cluster, Cursor, Error, EventId, Given, Group, GroupStatus, Inbox, Membership, Origin, RelayError, RelayGiven,
+    RelayJoin, Relayed, Relaying, Relays, Remote, Request, SeekTo, Selector, SubscribeOptions, Topic,
 };
 use promethean_store::memory::Memory;
 use promethean_store::{Claim, Fence, GroupStore as _, Owned, Ownership, Peer, Pending, Result, Saved};
@@ -158,6 +158,10 @@ impl Ownership for Own {
         })
     }
 
+    fn leads(&self) -> bool {
+        self.world.alive.borrow().first() == Some(&self.me)
+    }
+
     fn ready(&self) -> Result<()> {
         Ok(())
     }
@@ -217,20 +221,16 @@ impl Relays for Calls {
         })
     }
 
-    fn seek(&self, owner: &Peer, topic: &Topic, group: &Group, to: From) -> Relaying<Cursor> {
+    fn seek(&self, owner: &Peer, topic: &Topic, group: &Group, to: SeekTo) -> Relaying<Cursor> {
         let (bus, topic, group) = (self.world.bus_of(owner), topic.clone(), group.clone());
-        Box::pin(async move { relayed(bus.ok_or_else(lost)?.set_cursor(&topic, &group, to).await) })
+        Box::pin(async move { relayed(bus.ok_or_else(lost)?.set_cursor_here(&topic, &group, to).await) })
     }
 
     fn status(&self, owner: &Peer, topic: &Topic, group: &Group, unfinished: bool) -> Relaying<Option<GroupStatus>> {
         let (bus, topic, group) = (self.world.bus_of(owner), topic.clone(), group.clone());
         Box::pin(async move {
             let bus = bus.ok_or_else(lost)?;
-            let status = match unfinished {
-                true => bus.group_status(&topic, &group).await,
-                false => bus.group_outline(&topic, &group).await,
-            };
-            relayed(status)
+            relayed(bus.status_here(&topic, &group, unfinished).await)
         })
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::core::Core;
 use super::subscriptions::About;
 use crate::auth::{Action, Identity, Policy, Refusal};
+use crate::cluster::Asked;
 use crate::rejection::Rejection;
 use crate::ws::connections::Held;
 
@@ -18,6 +19,8 @@ use crate::ws::connections::Held;
 pub(super) enum Awaited {
     /// An `AUTH`.
     Auth { result: Result<Identity, Refusal>, quiet: Option<bool>, corr: Option<Corr> },
+    /// A question of another hub, with its answer.
+    Told(Box<[u8]>),
     /// A `SUBSCRIBE`.
     Subscribed { result: Result<(Membership, Vec<Cursor>), Error>, about: About, corr: Option<Corr> },
 }
@@ -34,6 +37,12 @@ impl<'h> Core<'h> {
             ));
     }
 
+    /// A question of another hub about a group.
+    pub(super) fn begin_asked(&mut self, asked: Asked) {
+        let bus = &self.hub.bus;
+        self.barrier = Some(Box::pin(async move { Awaited::Told(asked.answer(bus).await.into()) }));
+    }
+
     pub(super) fn begin_subscribe(&mut self, subscribe: Subscribe<'_>, corr: Option<Corr>) {
         let Some(identity) = &self.identity else { return };
         let Subscribe { topic, selector, group, options, batch } = subscribe;
@@ -47,7 +56,7 @@ impl<'h> Core<'h> {
         let gate = patterns.then(|| self.gate(group.clone()));
         let max_in_flight = options.max_in_flight;
         let about = About { topic: topic.into(), group: group.clone(), selectors, batch, max_in_flight };
-        let request = Request { topic: selector, group, options, gate, relayed: None };
+        let request = Request { topic: selector, group, options, gate, relayed: identity.relay.clone() };
         let (bus, inbox) = (&self.hub.bus, self.inbox.clone());
         self.joining = true;
         self.barrier =
@@ -65,6 +74,7 @@ impl<'h> Core<'h> {
     pub(super) fn on_awaited(&mut self, awaited: Awaited) {
         self.joining = false;
         match awaited {
+            Awaited::Told(answer) => self.outbox.text(|out| out.extend_from_slice(&answer)),
             Awaited::Auth { result: Err(refusal), corr, .. } => self.error(corr.as_ref(), &Rejection::from(refusal)),
             Awaited::Auth { result: Ok(identity), quiet, corr } => {
                 if corr.is_some() || !self.quiet {

@@ -8,6 +8,11 @@ use crate::EdgeConfig;
 use crate::auth::Identity;
 use crate::rejection::Close;
 
+/// How long another hub may be silent before what its subscriber holds goes to others. It sends a `PING` every
+/// [`cluster::PING`](crate::cluster::PING), and stops passing deliveries on [`cluster::TRUST`](crate::cluster::TRUST)
+/// after the last one that was answered: always earlier than this.
+const RELAY_SILENCE: Duration = Duration::from_secs(6);
+
 /// The deadlines of one connection.
 #[derive(Debug)]
 pub(super) struct Deadlines {
@@ -24,6 +29,8 @@ pub(super) struct Deadlines {
     blocked_since: Option<Instant>,
     /// Something came since the last ping.
     heard: bool,
+    /// Another hub: how long it may be silent, and since when it is.
+    relay: Option<(Duration, Instant)>,
 }
 
 /// What is due.
@@ -50,6 +57,7 @@ impl Deadlines {
             last_pong: now,
             blocked_since: None,
             heard: false,
+            relay: None,
         }
     }
 
@@ -57,6 +65,7 @@ impl Deadlines {
     pub(super) fn on_identity(&mut self, identity: &Identity, now: Instant, wall: promethean_event::Millis) {
         self.auth_by = None;
         self.expires = identity.deadline().map(|deadline| now + deadline.since(wall));
+        self.relay = identity.relay.is_some().then_some((RELAY_SILENCE, now));
     }
 
     pub(super) fn on_pong(&mut self, now: Instant) {
@@ -65,6 +74,9 @@ impl Deadlines {
 
     pub(super) fn on_read(&mut self) {
         self.heard = true;
+        if let Some((_, since)) = &mut self.relay {
+            *since = Instant::now();
+        }
     }
 
     /// The outbox is full and the client takes nothing; whether that is new, and with it a deadline.
@@ -81,7 +93,8 @@ impl Deadlines {
     /// When to look again at the latest.
     pub(super) fn next(&self) -> Instant {
         let blocked = self.blocked_since.map(|since| since + self.stall_deadline);
-        let all = [self.auth_by, self.expires, blocked, Some(self.last_pong + self.pong_deadline)];
+        let silent = self.relay.map(|(most, since)| since + most);
+        let all = [self.auth_by, self.expires, blocked, silent, Some(self.last_pong + self.pong_deadline)];
         all.into_iter().flatten().fold(self.next_ping, Instant::min)
     }
 
@@ -92,6 +105,14 @@ impl Deadlines {
         }
         if self.blocked_since.is_some_and(|since| now >= since + self.stall_deadline) {
             return Some(Due::Close(Close::DoesNotRead));
+        }
+        if let Some((most, since)) = &mut self.relay
+            && now >= *since + *most
+        {
+            if reading {
+                return Some(Due::Close(Close::NoPong));
+            }
+            *since = now;
         }
         if now >= self.last_pong + self.pong_deadline {
             if reading {
@@ -148,6 +169,16 @@ mod tests {
         assert_eq!(deadlines.due(start + 40 * SECOND, true), Some(Due::Ping { idle: false }));
         assert_eq!(deadlines.due(start + 60 * SECOND, true), Some(Due::Ping { idle: true }));
         assert_eq!(deadlines.due(start + 81 * SECOND, true), Some(Due::Close(Close::NoPong)));
+    }
+
+    #[test]
+    fn a_hub_that_is_silent_for_6_s_loses_what_it_holds_after_it_has_stopped_to_pass_it_on() {
+        let (mut deadlines, start) = deadlines();
+        let origin = promethean_bus::Origin { hub: "h".into(), subscription: 1 };
+        deadlines.on_identity(&Identity::relay(origin), start, Millis(0));
+        assert_eq!(deadlines.due(start + 5 * SECOND, true), None);
+        assert_eq!(deadlines.due(start + 6 * SECOND, true), Some(Due::Close(Close::NoPong)));
+        assert!(crate::cluster::TRUST < RELAY_SILENCE && crate::cluster::PING < crate::cluster::TRUST / 2);
     }
 
     #[test]

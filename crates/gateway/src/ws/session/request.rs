@@ -8,18 +8,25 @@ use promethean_event::{Code, Group, Selector};
 
 use super::core::{Core, Flow};
 use crate::auth::Action;
+use crate::cluster::Asked;
 use crate::rejection::Rejection;
 use crate::trace::Operation;
 
 impl Core<'_> {
     /// Takes in one frame: it is answered now, or in its place later.
     pub(super) fn on_frame(&mut self, text: &str) -> Flow {
+        let relay = self.identity.as_ref().is_some_and(|identity| identity.relay.is_some());
+        if relay && let Some(asked) = Asked::parse(text) {
+            self.begin_asked(asked);
+            return Flow::Next;
+        }
         let Frame { corr, op, request } = decode(text);
         if op == Op::Subscribe && !self.publishes.is_empty() {
             // A group that starts at `latest` starts after what this connection published before.
             return Flow::Hold;
         }
-        let limited = self.quota.take(1).err();
+        // The other hub has counted its clients' frames.
+        let limited = if relay { None } else { self.quota.take(1).err() };
         let request = match request {
             Ok(request) => request,
             Err(invalid) => {
@@ -122,7 +129,7 @@ impl Core<'_> {
         if self.subscriptions.find(&subscribe.topic, group).is_some() {
             let message = "this connection has that subscription already; UNSUBSCRIBE first to change it";
             self.refuse(Op::Subscribe, corr, Rejection::new(Code::AlreadySubscribed, message));
-        } else if self.subscriptions.len() >= most {
+        } else if self.subscriptions.len() >= most && self.identity.as_ref().is_none_or(|one| one.relay.is_none()) {
             let message = format!(
                 "a connection may have at most {most} subscriptions (max_subscriptions); use a pattern or opts.topics"
             );
