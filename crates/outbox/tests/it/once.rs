@@ -124,10 +124,12 @@ async fn a_mark_on_sqlite_is_seen_until_it_runs_out() {
 pub(crate) async fn marks_run_out(marks: &dyn DedupeStore) {
     let (short, long) = (EventId::from_bytes([1; 16]), EventId::from_bytes([2; 16]));
     assert!(!marks.seen(short).await.expect("read"));
-    marks.mark(short, Duration::from_millis(50)).await.expect("marked");
-    marks.mark(long, Duration::from_secs(60)).await.expect("marked");
-    assert!(marks.seen(short).await.expect("read") && marks.seen(long).await.expect("read"));
-    tokio::time::sleep(Duration::from_millis(70)).await;
+    // Two seconds: a busy machine must get to look before the mark runs out.
+    marks.mark(short, Duration::from_secs(2)).await.expect("marked");
+    assert!(marks.seen(short).await.expect("read"));
+    marks.mark(long, Duration::from_secs(600)).await.expect("marked");
+    assert!(marks.seen(long).await.expect("read"));
+    tokio::time::sleep(Duration::from_millis(2_050)).await;
     assert!(!marks.seen(short).await.expect("read") && marks.seen(long).await.expect("read"));
     marks.mark(short, Duration::from_secs(60)).await.expect("marked anew");
     assert!(marks.seen(short).await.expect("read"));
