@@ -148,7 +148,7 @@ impl Ownership for Cluster {
         if self.0.life.lock().fence.holds() {
             return Ok(());
         }
-        let message = "this hub has lost its place among the hubs: MongoDB has not taken its heartbeat in time";
+        let message = "MongoDB is away: it has not taken the heartbeat in time, this hub has no place among the others";
         Err(Error::Refused(message.to_owned()))
     }
 
