@@ -200,6 +200,24 @@ impl Inner {
         Ok(by_topic)
     }
 
+    /// Answers a delivery of which the topic is known. It counts also after the subscription has ended.
+    async fn answer_one(
+        &self,
+        topic: &Topic,
+        id: (EventId, Option<u64>),
+        answer: Answer,
+    ) -> Result<Vec<Receipt>, Error> {
+        let left = self.joined.lock().left;
+        match &self.group {
+            Some(group) if left => {
+                let by = self.subscriber.id;
+                let input = |reply| Input::Answer { by, ids: vec![id], answer: answer.clone(), reply };
+                self.core.ask(topic, group, input).await
+            }
+            _ => self.answer(vec![id], answer).await,
+        }
+    }
+
     async fn answer(&self, ids: Vec<(EventId, Option<u64>)>, answer: Answer) -> Result<Vec<Receipt>, Error> {
         let Some(group) = &self.group else { return Ok(vec![Receipt::Done; ids.len()]) };
         if let [Selector::Topic(topic)] = self.selectors.as_slice() {
@@ -231,7 +249,7 @@ impl Inner {
 
 /// A stream of deliveries. Dropping it gives its leases back.
 pub struct Subscription {
-    membership: Arc<Membership>,
+    membership: Membership,
     inbox: Inbox,
     taken: std::collections::VecDeque<Given>,
 }
@@ -241,7 +259,7 @@ const TAKE: usize = 256;
 
 impl Subscription {
     pub(crate) fn new(membership: Membership, inbox: Inbox) -> Self {
-        Self { membership: Arc::new(membership), inbox, taken: std::collections::VecDeque::new() }
+        Self { membership, inbox, taken: std::collections::VecDeque::new() }
     }
 
     /// The next delivery; an error when the bus ended the subscription, after which there are no more.
@@ -255,7 +273,7 @@ impl Subscription {
             while let Some(given) = self.taken.pop_front() {
                 // What expired while it waited here is somebody else's by now.
                 if given.is_current(now) {
-                    return Ok(Delivery { given, membership: Arc::clone(&self.membership) });
+                    return Ok(Delivery { given, inner: Arc::clone(&self.membership.inner) });
                 }
             }
             let mut batch = Vec::new();
@@ -287,7 +305,7 @@ impl Subscription {
                 self.taken.extend(more);
             }
             batch.extend(
-                self.taken.pop_front().map(|given| Delivery { given, membership: Arc::clone(&self.membership) }),
+                self.taken.pop_front().map(|given| Delivery { given, inner: Arc::clone(&self.membership.inner) }),
             );
         }
         Ok(batch)
@@ -315,8 +333,9 @@ impl Subscription {
 
 /// An event given to this subscriber. Dropping it sends nothing: the lease runs out, or ends with the subscription.
 pub struct Delivery {
-    pub(crate) given: Given,
-    pub(crate) membership: Arc<Membership>,
+    given: Given,
+    /// Not the membership: that ends with the subscription, however long its deliveries are kept.
+    inner: Arc<Inner>,
 }
 
 impl Delivery {
@@ -381,7 +400,7 @@ impl Delivery {
             return Ok(());
         }
         let extends = matches!(answer, Answer::Extend { .. });
-        let receipts = self.membership.answer(vec![(id, Some(lease))], answer).await?;
+        let receipts = self.inner.answer_one(&self.given.event.topic, (id, Some(lease)), answer).await?;
         match receipts.first() {
             Some(Receipt::LeaseLost) => {
                 Err(Error::new(Code::LeaseLost, format!("the event {id} was given out again since")))

@@ -160,6 +160,27 @@ async fn a_subscriber_that_goes_away_gives_its_events_to_the_others_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_subscriber_goes_away_though_its_deliveries_are_kept_and_their_late_acks_count() {
+    for name in ["t", "*"] {
+        let bus = bus();
+        publish(&bus, "t", 1).await;
+        publish(&bus, "t", 2).await;
+        let mut leaving = subscribe(&bus, name, "g", earliest()).await;
+        let (first, second) = (next(&mut leaving).await, next(&mut leaving).await);
+        drop(leaving);
+        second.ack().await.expect("a late ack");
+        let mut staying = subscribe(&bus, name, "g", earliest()).await;
+        let again = next(&mut staying).await;
+        assert_eq!((again.event().seq, again.attempt()), (1, 2), "at once, though the first delivery still exists");
+        let lost = first.ack().await.expect_err("it is another's now");
+        assert_eq!(lost.code, promethean_event::Code::LeaseLost);
+        again.ack().await.expect("acked");
+        nothing(&mut staying, 120 * SECOND).await;
+        assert_eq!(bus.cursor(&topic("t"), &group("g")).await.expect("ok").expect("some").seq, 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn dropping_a_delivery_sends_nothing() {
     let bus = bus();
     let mut events = subscribe(&bus, "t", "g", earliest()).await;

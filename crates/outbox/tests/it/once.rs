@@ -24,7 +24,7 @@ async fn publish(log: &Log) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_killed_between_effect_and_ack_has_every_effect_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("billing.db");
