@@ -72,6 +72,8 @@ pub(crate) struct Core {
     limits: Limits,
     runners: Mutex<HashMap<(Topic, Group), Handle, RandomState>>,
     next_subscription: AtomicU64,
+    /// Above every lease of a runner that has ended: the clock alone may stand still between two of them.
+    pub(crate) leases: AtomicU64,
     draining: AtomicBool,
 }
 
@@ -96,6 +98,7 @@ impl Bus {
             limits: options.limits,
             runners: Mutex::default(),
             next_subscription: AtomicU64::new(1),
+            leases: AtomicU64::new(0),
             draining: AtomicBool::new(false),
         };
         Self { core: Arc::new(core) }

@@ -172,6 +172,11 @@ impl Dispatcher {
         self.counts != Counts::default() || !self.entries.is_empty()
     }
 
+    /// Above every lease it has given out.
+    pub fn next_lease(&self) -> u64 {
+        self.next_lease
+    }
+
     /// Whether the event is held under another lease than `lease`.
     pub fn is_lost(&self, id: EventId, lease: u64) -> bool {
         let entry = self.ids.get(&id).and_then(|seq| self.entries.get(seq));

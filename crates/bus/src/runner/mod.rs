@@ -15,6 +15,7 @@ mod status;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use promethean_event::{Code, Cursor, Event, From, Group, Millis, Topic};
@@ -138,6 +139,11 @@ impl Runner {
             self.must_hold()?;
             let wake_at = self.settle().await?;
             self.start_save();
+            if self.is_idle()
+                && let Some(dispatcher) = &self.dispatcher
+            {
+                self.core.leases.fetch_max(dispatcher.next_lease(), Ordering::SeqCst);
+            }
             if self.is_idle() && self.core.retire_runner(&self.topic, &self.group, &self.inputs) {
                 return Ok(());
             }
@@ -299,7 +305,8 @@ impl Runner {
 
     fn begin(&mut self, state: GroupState, version: Version) {
         // Leases are numbered by the microsecond: an old number never fits a delivery after a restart.
-        let by_clock = || Millis::now().0.saturating_mul(1_000);
+        let ended = self.core.leases.load(Ordering::SeqCst);
+        let by_clock = || Millis::now().0.saturating_mul(1_000).max(ended);
         let first_lease = self.held.as_ref().map_or_else(by_clock, |held| held.first_lease);
         let mut dispatcher = Dispatcher::new(state, self.topic.is_dead_letter(), first_lease);
         dispatcher.on_tail(self.tail.borrow().seq);
