@@ -9,7 +9,7 @@ install() {
   (cd "$1" && npm ci --no-audit --no-fund --loglevel=error && touch node_modules)
 }
 # The same build that the Rust tests use: a release build would take minutes more and test the same code.
-cargo build -p promethean
+cargo build --workspace --bins
 PROMETHEAN_BIN="${PROMETHEAN_BIN:-$PWD/target/debug/promethean}"
 CHROMIUM="${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome)}"
 export PROMETHEAN_BIN CHROMIUM

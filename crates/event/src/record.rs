@@ -178,8 +178,9 @@ impl Event {
         let wire: Wire<'_> = serde_json::from_str(text)?;
         let other = || <serde_json::Error as serde::de::Error>::custom("not an event as a hub writes it");
         // id and seq come first, and the payload last.
-        let head = format!(r#"{{"id":"{}","seq":{},"#, wire.id, wire.seq).len();
-        let rest = text.get(head..).filter(|_| text.as_bytes().get(head - 1) == Some(&b',')).ok_or_else(other)?;
+        let head = format!(r#"{{"id":"{}","seq":{},"#, wire.id, wire.seq);
+        let rest = text.strip_prefix(&head).ok_or_else(other)?;
+        let head = head.len();
         let mut body = Vec::with_capacity(rest.len() + 1);
         body.push(b'{');
         body.extend_from_slice(rest.as_bytes());
