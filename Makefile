@@ -7,7 +7,7 @@ CARGO ?= cargo
 NPM   ?= npm
 ARGS  ?=
 
-.PHONY: help run build web test check lint unit e2e browser bench bench-compare torture soak fuzz clean
+.PHONY: help run build web test check lint release-check unit e2e browser sbom bench bench-compare torture soak fuzz clean
 
 help: ## Shows the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -23,7 +23,7 @@ web: dashboard/dist/index.html sdk/typescript/dist/sdk.js ## Builds the dashboar
 sdk/typescript/node_modules: sdk/typescript/package-lock.json
 	cd sdk/typescript && $(NPM) ci --no-audit --no-fund --loglevel=error && touch node_modules
 
-sdk/typescript/dist/sdk.js: sdk/typescript/node_modules $(shell find sdk/typescript/src -type f 2>/dev/null)
+sdk/typescript/dist/sdk.js: sdk/typescript/node_modules $(shell find sdk/typescript/src sdk/typescript/scripts -type f 2>/dev/null)
 	cd sdk/typescript && $(NPM) run --silent build && touch dist/sdk.js
 
 dashboard/node_modules: dashboard/package-lock.json
@@ -32,7 +32,7 @@ dashboard/node_modules: dashboard/package-lock.json
 dashboard/dist/index.html: dashboard/node_modules sdk/typescript/dist/sdk.js $(shell find dashboard/src dashboard/index.html dashboard/demo.html -type f 2>/dev/null)
 	cd dashboard && $(NPM) run --silent build && touch dist/index.html
 
-test: web lint unit browser ## Everything CI runs
+test: web lint release-check unit browser ## Everything CI runs
 
 check: ## The quick loop: format, clippy, unit tests
 	$(CARGO) fmt --all --check
@@ -43,6 +43,13 @@ lint: ## Format, clippy, documentation, all without warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+release-check: web ## Licences, versions, the stated Rust version, what is in the packages, the bill of materials
+	node --test scripts/release/*.test.mjs
+
+sbom: ## Writes the bill of materials, target/sbom.json (CycloneDX)
+	mkdir -p target
+	node scripts/release/sbom.mjs > target/sbom.json
 
 unit: ## All Rust tests, the end-to-end ones with the real binary included
 	$(CARGO) build --workspace --bins --examples

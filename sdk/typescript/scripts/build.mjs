@@ -1,6 +1,7 @@
-// Builds dist/: the modules with their types (tsc), and sdk.js, everything in one minified file for browsers.
+// Builds dist/: the modules with their types (tsc), and sdk.js, everything in one minified file for browsers. The
+// licences come beside it from the root of the repository: npm packs no links.
 import { execFileSync } from "node:child_process";
-import { rmSync } from "node:fs";
+import { copyFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
@@ -16,3 +17,4 @@ await build({
   bundle: true, minify: true, format: "esm", target: "es2022", legalComments: "none",
   mangleProps: /^_/,
 });
+for (const name of ["LICENSE-MIT", "LICENSE-APACHE"]) copyFileSync(`${root}../../${name}`, `${root}${name}`);
