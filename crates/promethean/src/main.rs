@@ -10,6 +10,7 @@ mod commands;
 mod compose;
 mod config;
 mod exit;
+mod notify;
 mod outbox;
 
 use std::process::ExitCode;

@@ -9,3 +9,4 @@ mod outbox;
 mod scenarios;
 mod secrets;
 mod state;
+mod systemd;

@@ -1,6 +1,6 @@
 //! `promethean serve`: opens the store, listens, and comes to an orderly end.
 //!
-//! - The ready line on stdout comes when every listener is up, and only then.
+//! - The ready line on stdout comes when every listener is up, and only then; systemd is told the same.
 //! - The first SIGTERM or SIGINT drains: no new connections, requests finished, leases given back, everything synced.
 //!   A second one, or a drain that takes too long, ends the process at once.
 //! - A store that fails ends the process with its reason: nothing is retried over a disk that lost something.
@@ -21,6 +21,7 @@ use crate::bound::Bound;
 use crate::compose::{self, Opened};
 use crate::config::{Config, LogFormat};
 use crate::exit::{Exit, Failure};
+use crate::notify::Notify;
 use crate::outbox;
 
 /// How long the drain may take, over all.
@@ -80,6 +81,9 @@ async fn serve_over(
     compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()));
     let drainer = config.outbox.as_ref().zip(outbox).map(|(outbox, store)| outbox::start(outbox, store, &hub));
     say(&ready);
+    let notify = Notify::from(&|name| std::env::var_os(name));
+    notify.ready(&ready);
+    notify.keep_watchdog();
     if demo {
         say(&super::demo::where_to_look(config, addresses));
     }
@@ -96,6 +100,7 @@ async fn serve_over(
             },
         }
     };
+    notify.stopping();
     if let Some(drainer) = drainer {
         // Before the bus refuses: what the outbox has claimed is published or given back.
         let _ = tokio::time::timeout(DRAIN_DEADLINE / 4, drainer.stop()).await;
