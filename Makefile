@@ -39,10 +39,11 @@ check: ## The quick loop: format, clippy, unit tests
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace --lib
 
-lint: ## Format, clippy, documentation, all without warnings
+lint: ## Format, clippy, documentation, the files in deploy/, all without warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	scripts/lint-deploy.sh
 
 release-check: web ## Licences, versions, the stated Rust version, what is in the packages, the bill of materials
 	node --test scripts/release/*.test.mjs
