@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname } from "node:path";
 import { fileURLToPath } from "node:url";
-import { runInThisContext, constants } from "node:vm";
+import { Script, runInThisContext, constants } from "node:vm";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { FakeHub } from "../../typescript/test/fake-hub.js";
 
@@ -54,6 +54,22 @@ describe("the program of the sketches", () => {
       { effect: "allow", action: "admin", topics: ["**"] },
     ] });
     expect(program.rule).toEqual({ effect: "allow", action: "subscribe", topics: ["process.**", "heartbeat.*"] });
+  });
+});
+
+describe("the README", () => {
+  const readme = readFileSync(fileURLToPath(new URL("../README.md", import.meta.url)), "utf8");
+  const programs = [...readme.matchAll(/^```(\w+)\n([^]*?)^```$/gm)].filter(([, language]) => language === "lisp");
+
+  it("has programs that compile", () => {
+    expect(programs).toHaveLength(1);
+    for (const [, , source] of programs) {
+      const [include, ...program] = source.split("\n");
+      expect(include).toContain("prom");
+      const code = compile(program.join("\n"));
+      expect(() => new Script(code)).not.toThrow();
+      expect(code).toContain("heartbeat.received");
+    }
   });
 });
 
