@@ -37,6 +37,8 @@ pub(super) type Sorted = Vec<(EventId, At)>;
 pub(super) struct Recent {
     /// One for each journal file that is not settled, oldest first.
     files: VecDeque<Run>,
+    /// How many files were settled: whoever misses an id here finds it in a view of the index that is no older.
+    pub(super) settles: u64,
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +55,9 @@ impl Recent {
     /// Adds an id; `journal` is the file its event is in.
     pub(super) fn insert(&mut self, journal: u64, id: EventId, at: At, client: bool) {
         if self.files.back().is_none_or(|run| run.journal != journal) {
-            self.files.push_back(Run { journal, ..Run::default() });
+            // About as many as last time: growing would copy them.
+            let capacity = self.files.back().map_or(0, |run| run.sorted.len());
+            self.files.push_back(Run { journal, sorted: Vec::with_capacity(capacity), ..Run::default() });
         }
         let Some(run) = self.files.back_mut() else { return };
         if client {
@@ -94,6 +98,7 @@ impl Recent {
     /// Forgets a journal file that is settled. What is returned takes a while to drop: do it outside of locks.
     pub(super) fn settled(&mut self, journal: u64) -> Option<impl Sized + use<>> {
         let index = self.files.iter().position(|run| run.journal == journal)?;
+        self.settles += 1;
         self.files.remove(index)
     }
 }

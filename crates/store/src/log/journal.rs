@@ -143,11 +143,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes everything written durable.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
-        self.file.sync()?;
-        self.synced = self.offset;
-        Ok(())
+    /// The file, for a sync. What was written before it is durable once it has succeeded: see [`Self::synced_up_to`].
+    pub(super) fn handle(&self) -> Arc<dyn File> {
+        self.file.clone()
+    }
+
+    /// Everything before `offset` is durable.
+    pub(super) fn synced_up_to(&mut self, offset: u64) {
+        self.synced = self.synced.max(offset);
     }
 
     /// Whether something is written that is not durable.
@@ -302,7 +305,8 @@ mod tests {
             let mut frame = vec![0; FRAME_HEAD];
             frame.extend_from_slice(&payload);
             journal.write(&mut frame).expect("written");
-            journal.sync().expect("synced");
+            journal.handle().sync().expect("synced");
+            journal.synced_up_to(journal.offset);
             payloads.push(payload);
         }
         (read_all(&Real, &dir.path().join(name(7))).expect("read"), payloads)
@@ -392,7 +396,8 @@ mod tests {
                 let mut frame = vec![n; FRAME_HEAD + 100];
                 journal.write(&mut frame).expect("written");
                 if promised {
-                    journal.sync().expect("synced");
+                    journal.handle().sync().expect("synced");
+                    journal.synced_up_to(journal.offset);
                 }
             }
             let mut bytes = read_all(&Real, &dir.path().join(name(1))).expect("read");

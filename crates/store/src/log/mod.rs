@@ -54,6 +54,7 @@ use crate::{Error, Pending, Result};
 use queue::Request;
 use settle::Trouble;
 use shared::Shared;
+use writer::Writer;
 
 /// The embedded engine. One process at a time has a directory open.
 #[derive(Debug)]
@@ -64,7 +65,8 @@ pub struct Log {
 
 /// What ends when the engine is closed.
 struct Running {
-    writer: JoinHandle<()>,
+    writer: Arc<Writer>,
+    writing: Vec<JoinHandle<()>>,
     background: Vec<JoinHandle<()>>,
     _lock: Box<dyn Any + Send + std::marker::Sync>,
 }
@@ -82,6 +84,7 @@ impl Log {
     /// Why it cannot be opened, with the remedy. Nothing is changed then.
     pub fn open(options: Options) -> std::result::Result<Self, OpenError> {
         let (shared, writer, lock) = recovery::open(options)?;
+        let writer = Arc::new(writer);
         let failed = recovery::io_error("a thread could not be started");
         let start = |name: &str, work: Box<dyn FnOnce(&Shared) + Send>| {
             let shared = shared.clone();
@@ -91,11 +94,20 @@ impl Log {
                 }
             })
         };
+        let with_writer = |work: fn(&Writer)| -> Box<dyn FnOnce(&Shared) + Send> {
+            let writer = writer.clone();
+            Box::new(move |_| work(&writer))
+        };
         let threads = || {
             let settle = start("settle", Box::new(settle::run))?;
             let maintain = start("maintain", Box::new(maintain_at_intervals))?;
-            let writer = start("writer", Box::new(move |_| writer.run()))?;
-            std::io::Result::Ok(Running { writer, background: vec![settle, maintain], _lock: lock })
+            let mut background = vec![settle, maintain];
+            if let Sync::Interval(_) = shared.options.sync {
+                background.push(start("sync", with_writer(Writer::sync_late))?);
+            }
+            let writing = (0..writer.threads()).map(|_| start("writer", with_writer(Writer::run)));
+            let writing = writing.collect::<std::io::Result<_>>()?;
+            std::io::Result::Ok(Running { writer: writer.clone(), writing, background, _lock: lock })
         };
         let running = threads().map_err(failed)?;
         Ok(Self { shared, running: Arc::new(Mutex::new(Some(running))) })
@@ -135,7 +147,10 @@ impl Drop for Log {
 fn stop(shared: &Shared, running: Option<Running>) {
     let Some(running) = running else { return };
     shared.queue.close();
-    let _ = running.writer.join();
+    for thread in running.writing {
+        let _ = thread.join();
+    }
+    running.writer.end();
     shared.settling.lock().stop = true;
     shared.settling_changed.notify_all();
     for thread in running.background {

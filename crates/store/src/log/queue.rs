@@ -2,8 +2,8 @@
 //!
 //! A permit stands for 1 KiB and is given back with the answer: when the bound is reached, publishers wait.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use promethean_event::{Group, NewEvent, Seq, Topic};
@@ -83,12 +83,34 @@ pub(super) struct Queue {
     permits: u32,
 }
 
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) request: Request,
+    /// Bytes it takes in a frame, at most.
+    pub(super) bound: u64,
+    /// Its part of the bound of all that waits.
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
-    requests: Vec<(Request, OwnedSemaphorePermit)>,
+    requests: VecDeque<Queued>,
     closed: bool,
-    /// The writer sleeps.
-    idle: bool,
+    /// Threads that sleep.
+    idle: usize,
+    /// One of them is woken already.
+    woken: bool,
+}
+
+impl Waiting {
+    fn add(&mut self, queued: Queued, arrived: &Condvar) {
+        self.requests.push_back(queued);
+        if self.idle > 0 && !self.woken {
+            self.woken = true;
+            arrived.notify_one();
+        }
+    }
 }
 
 impl Queue {
@@ -100,7 +122,8 @@ impl Queue {
 
     /// Waits for room and leaves a request.
     pub(super) async fn push(&self, request: Request) -> Result<()> {
-        let size = u32::try_from(request.bound() / 1024 + 1).unwrap_or(u32::MAX).min(self.permits);
+        let bound = request.bound();
+        let size = u32::try_from(bound / 1024 + 1).unwrap_or(u32::MAX).min(self.permits);
         let closed = || Error::Closed("the hub is shutting down".to_owned());
         let permit = match self.room.clone().try_acquire_many_owned(size) {
             Ok(permit) => permit,
@@ -110,10 +133,7 @@ impl Queue {
         if waiting.closed {
             return Err(closed());
         }
-        waiting.requests.push((request, permit));
-        if waiting.idle {
-            self.arrived.notify_one();
-        }
+        waiting.add(Queued { request, bound, permit }, &self.arrived);
         Ok(())
     }
 
@@ -122,32 +142,34 @@ impl Queue {
         let Ok(permit) = self.room.clone().try_acquire_owned() else { return };
         let mut waiting = self.waiting.lock();
         if !waiting.closed {
-            waiting.requests.push((request, permit));
-            self.arrived.notify_one();
+            waiting.add(Queued { bound: request.bound(), request, permit }, &self.arrived);
         }
     }
 
-    /// Takes everything; waits for something until `until`. `None`: closed and empty.
-    pub(super) fn take(&self, until: Option<Instant>) -> Option<Vec<(Request, OwnedSemaphorePermit)>> {
+    /// Waits until there is something to take; false: closed and empty.
+    pub(super) fn wait(&self) -> bool {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() && !waiting.closed {
-            waiting.idle = true;
-            let timed_out = match until {
-                None => {
-                    self.arrived.wait(&mut waiting);
-                    false
-                }
-                Some(until) => self.arrived.wait_until(&mut waiting, until).timed_out(),
-            };
-            waiting.idle = false;
-            if timed_out {
-                return Some(Vec::new());
-            }
+            waiting.idle += 1;
+            self.arrived.wait(&mut waiting);
+            waiting.idle -= 1;
+            waiting.woken = false;
         }
-        if waiting.requests.is_empty() {
-            return None;
-        }
-        Some(std::mem::take(&mut waiting.requests))
+        !waiting.requests.is_empty()
+    }
+
+    /// Takes, in order, what fits into `max` bytes of which `used` are used already; where none is, at least one.
+    pub(super) fn take(&self, used: u64, max: u64) -> VecDeque<Queued> {
+        let mut waiting = self.waiting.lock();
+        let mut bytes = used;
+        let over = |queued: &Queued| {
+            let first = bytes == 0;
+            bytes += queued.bound;
+            bytes > max && !first
+        };
+        let fitting = waiting.requests.iter().position(over).unwrap_or(waiting.requests.len());
+        let rest = waiting.requests.split_off(fitting);
+        std::mem::replace(&mut waiting.requests, rest)
     }
 
     /// Whether nothing waits.

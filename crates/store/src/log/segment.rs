@@ -89,8 +89,8 @@ pub(super) struct Writer {
     at: u64,
     previous_footer: u64,
     entries: Vec<Entry>,
-    /// Events of the block that is being filled.
-    block: Vec<u8>,
+    /// Where in `out` the block that is being filled begins, with its head.
+    block: usize,
     current: Entry,
     base_ts: u64,
     /// Bytes of a block, and whether they are compressed.
@@ -141,7 +141,7 @@ impl Writer {
             at: 0,
             previous_footer,
             entries: Vec::new(),
-            block: Vec::new(),
+            block: 0,
             current,
             base_ts: 0,
             block_bytes: form.0,
@@ -151,7 +151,7 @@ impl Writer {
 
     /// Bytes of the segment with what was pushed so far, about.
     pub(super) fn size(&self) -> u64 {
-        self.at + (self.out.len() + self.block.len()) as u64
+        self.at + self.out.len() as u64
     }
 
     pub(super) fn push(&mut self, seq: Seq, event: &Held) -> io::Result<()> {
@@ -159,8 +159,10 @@ impl Writer {
             self.current.first_seq = seq;
             self.current.max_ts = 0;
             self.base_ts = event.ts.0;
+            self.block = self.out.len();
+            self.out.resize(self.block + BLOCK_HEAD, 0);
         }
-        put_event(&mut self.block, event, seq, self.current.first_seq, self.base_ts);
+        put_event(&mut self.out, event, seq, self.current.first_seq, self.base_ts);
         self.current.count += 1;
         self.current.last_seq = seq;
         self.current.max_ts = self.current.max_ts.max(event.ts.0);
@@ -175,34 +177,37 @@ impl Writer {
         meta.max_ts = meta.max_ts.max(event.ts.0);
         meta.max_appended = meta.max_appended.max(event.appended.0);
         meta.indexed |= event.client || event.spans.key_start != 0;
-        if self.block.len() >= self.block_bytes { self.end_block() } else { Ok(()) }
+        if self.out.len() - self.block - BLOCK_HEAD >= self.block_bytes { self.end_block() } else { Ok(()) }
     }
 
     fn end_block(&mut self) -> io::Result<()> {
         if self.current.count == 0 {
             return Ok(());
         }
-        let raw = u32::try_from(self.block.len()).map_err(io::Error::other)?;
-        let packed = self.compress.then(|| lz4_flex::block::compress(&self.block));
-        let packed = packed.filter(|packed| packed.len() < self.block.len());
-        let (data, codec) = packed.as_ref().map_or((&self.block, 0_u32), |packed| (packed, 1));
-        self.current.offset = self.at + self.out.len() as u64;
-        self.current.len = u32::try_from(data.len() + BLOCK_HEAD).map_err(io::Error::other)?;
-        let start = self.out.len();
-        self.out.extend_from_slice(BLOCK);
-        self.out.extend_from_slice(&[0; 4]);
-        self.out.extend_from_slice(&u32::try_from(data.len()).map_err(io::Error::other)?.to_le_bytes());
-        self.out.extend_from_slice(&raw.to_le_bytes());
-        self.out.extend_from_slice(&self.current.first_seq.to_le_bytes());
-        self.out.extend_from_slice(&self.base_ts.to_le_bytes());
-        self.out.extend_from_slice(&self.current.count.to_le_bytes());
-        self.out.extend_from_slice(&codec.to_le_bytes());
-        self.out.extend_from_slice(data);
-        let crc = crc32fast::hash(&self.out[start + 8..]);
-        self.out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+        let start = self.block + BLOCK_HEAD;
+        let raw = u32::try_from(self.out.len() - start).map_err(io::Error::other)?;
+        let packed = self.compress.then(|| lz4_flex::block::compress(&self.out[start..]));
+        let packed = packed.filter(|packed| packed.len() < raw as usize);
+        let codec = u32::from(packed.is_some());
+        if let Some(packed) = packed {
+            self.out.truncate(start);
+            self.out.extend_from_slice(&packed);
+        }
+        let stored = u32::try_from(self.out.len() - start).map_err(io::Error::other)?;
+        self.current.offset = self.at + self.block as u64;
+        self.current.len = stored + BLOCK_HEAD as u32;
+        let block = &mut self.out[self.block..];
+        block[..4].copy_from_slice(BLOCK);
+        block[8..12].copy_from_slice(&stored.to_le_bytes());
+        block[12..16].copy_from_slice(&raw.to_le_bytes());
+        block[16..24].copy_from_slice(&self.current.first_seq.to_le_bytes());
+        block[24..32].copy_from_slice(&self.base_ts.to_le_bytes());
+        block[32..36].copy_from_slice(&self.current.count.to_le_bytes());
+        block[36..40].copy_from_slice(&codec.to_le_bytes());
+        let crc = crc32fast::hash(&block[8..]);
+        block[4..8].copy_from_slice(&crc.to_le_bytes());
         self.entries.push(self.current);
         self.current.count = 0;
-        self.block.clear();
         if self.out.len() >= CHUNK { self.flush() } else { Ok(()) }
     }
 

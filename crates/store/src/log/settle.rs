@@ -4,16 +4,13 @@
 //! replaced → visible in memory → journal file retired. Until the manifest names it, everything written is only
 //! bytes that the next try writes over; the journal file has it all.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
-use foldhash::fast::RandomState;
-
+use super::codec::Held;
 use super::disk::File;
 use super::ids::Table;
 use super::index::{self, Additions, Latest};
@@ -22,7 +19,7 @@ use super::manifest::TopicEntry;
 use super::segment::{Meta, Writer, topic_dir};
 use super::shared::{Sealed, Shared, is_full};
 use super::stats::Counters;
-use super::topic::TopicState;
+use super::topic::{TopicState, Unsettled};
 use super::writer::step;
 use crate::{Error, TopicSettings};
 
@@ -170,10 +167,8 @@ impl Shared {
         let (disk, dir) = (&*self.options.disk, &self.options.dir);
         let form = (self.options.block_bytes, self.options.compress);
         let target = self.segment_target(&entry.settings);
-        let mut keys: HashMap<Bytes, Latest, RandomState> = HashMap::default();
         let (mut writer, mut bytes): (Option<Writer>, u64) = (None, 0);
-        let sealed = state.inner.lock().seal(journal);
-        if let Some((first, events, gone)) = sealed {
+        if let Some(Unsettled { first, events, gone, keys }) = state.sealed(journal) {
             for (seq, event) in (first..).zip(events.iter()).skip(gone) {
                 let open = match writer.take() {
                     Some(open) if open.size() < target.0 && open.meta.events < target.1 => open,
@@ -209,13 +204,17 @@ impl Shared {
                 let open = writer.insert(open);
                 open.push(seq, event)?;
                 bytes += event.wire_len();
-                event.keep_latest(&mut keys, Latest { seq, tombstone: event.is_tombstone() });
             }
+            let there = keys.into_iter().filter(|(_, seq)| *seq >= first + gone as u64);
+            additions.keys.extend(there.map(|(key, seq)| {
+                let latest = usize::try_from(seq - first).ok().and_then(|index| events.get(index));
+                let tombstone = latest.is_none_or(Held::is_tombstone);
+                (index::key(state.number, &key), Latest { seq, tombstone })
+            }));
         }
         if let Some(open) = writer {
             end_run(open, entry, unsynced)?;
         }
-        additions.keys.extend(keys.into_iter().map(|(key, latest)| (index::key(state.number, &key), latest)));
         Ok(bytes)
     }
 

@@ -5,7 +5,6 @@
 //! more once a younger one exists.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -47,6 +46,10 @@ pub(super) struct Inner {
     pub(super) segments: Arc<Vec<Meta>>,
     pub(super) settings: TopicSettings,
     pub(super) groups: BTreeMap<Group, Saved>,
+    /// The last of the writer's frames that added events.
+    pub(super) frame: u64,
+    /// It is among the topics whose keys the writer takes in.
+    pub(super) unkeyed: bool,
 }
 
 /// A topic's part of one journal file.
@@ -54,7 +57,8 @@ pub(super) struct Inner {
 pub(super) struct Generation {
     journal: u64,
     first: Seq,
-    events: Events,
+    /// Shared with the settling, which reads them without the lock once no more are added.
+    events: Arc<Vec<Held>>,
     /// The latest event of each key among the first `keyed` events. Looking a key up costs a publisher more than
     /// all else that happens to its event in memory, so it is done when nobody waits, or when somebody asks.
     keys: HashMap<Bytes, Seq, RandomState>,
@@ -64,46 +68,14 @@ pub(super) struct Generation {
     maxima: Vec<u64>,
 }
 
-/// A generation's events.
-#[derive(Debug)]
-enum Events {
-    /// More may come.
-    Open(Vec<Held>),
-    /// Settling reads them without the lock.
-    Sealed(Arc<Vec<Held>>),
-}
-
-impl Deref for Events {
-    type Target = [Held];
-
-    fn deref(&self) -> &[Held] {
-        match self {
-            Self::Open(events) => events,
-            Self::Sealed(events) => events,
-        }
-    }
-}
-
-impl Events {
-    /// Sealed ones do not get more; if ever they did, none may get lost.
-    fn open(&mut self) -> &mut Vec<Held> {
-        if let Self::Sealed(events) = self {
-            *self = Self::Open(events.to_vec());
-        }
-        match self {
-            Self::Open(events) => events,
-            Self::Sealed(events) => Arc::make_mut(events),
-        }
-    }
-
-    fn seal(&mut self) -> Arc<Vec<Held>> {
-        let events = match self {
-            Self::Open(events) => Arc::new(std::mem::take(events)),
-            Self::Sealed(events) => return events.clone(),
-        };
-        *self = Self::Sealed(events.clone());
-        events
-    }
+/// A topic's part of one journal file, for settling.
+pub(super) struct Unsettled {
+    pub(super) first: Seq,
+    pub(super) events: Arc<Vec<Held>>,
+    /// How many of them are gone already.
+    pub(super) gone: usize,
+    /// The latest event of each key.
+    pub(super) keys: Vec<(Bytes, Seq)>,
 }
 
 impl TopicState {
@@ -116,6 +88,8 @@ impl TopicState {
             segments: Arc::new(entry.segments.clone()),
             settings: entry.settings.clone(),
             groups: entry.groups.clone(),
+            frame: 0,
+            unkeyed: false,
         };
         Self { name: entry.name.clone(), number, watch, inner: Mutex::new(inner) }
     }
@@ -132,6 +106,21 @@ impl TopicState {
         let mut inner = self.inner.lock();
         inner.take_keys(usize::MAX);
         inner
+    }
+
+    /// Its events of a journal file that gets no more of them, for settling.
+    pub(super) fn sealed(&self, journal: u64) -> Option<Unsettled> {
+        loop {
+            let mut inner = self.inner.lock();
+            inner.take_keys(STEP);
+            let generation = inner.generations.iter().find(|generation| generation.journal == journal)?;
+            if generation.keyed == generation.events.len() {
+                let gone = usize::try_from(inner.first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
+                let keys = generation.keys.iter().map(|(key, seq)| (key.clone(), *seq)).collect();
+                return Some(Unsettled { first: generation.first, events: generation.events.clone(), gone, keys });
+            }
+            MutexGuard::unlock_fair(inner);
+        }
     }
 }
 
@@ -150,7 +139,7 @@ impl Inner {
             self.generations.push_back(Generation {
                 journal,
                 first: self.last_seq + 1,
-                events: Events::Open(Vec::with_capacity(capacity)),
+                events: Arc::new(Vec::with_capacity(capacity)),
                 keys: HashMap::default(),
                 keyed: 0,
                 bytes: 0,
@@ -158,7 +147,7 @@ impl Inner {
             });
         }
         let Some(generation) = self.generations.back_mut() else { return };
-        let held = generation.events.open();
+        let held = Arc::make_mut(&mut generation.events);
         for event in events {
             self.last_seq += 1;
             self.last = Some((event.id, event.ts));
@@ -257,14 +246,6 @@ impl Inner {
         all.dedup_by(|(next, _), (first, _)| next == first);
         let latest = |seq| Latest { seq, tombstone: self.held(seq).is_none_or(Held::is_tombstone) };
         all.into_iter().map(|(key, seq)| (key, latest(seq))).collect()
-    }
-
-    /// The events of a journal file that gets no more of them, for settling: the first one's seq, all of them, and
-    /// how many of them are gone already.
-    pub(super) fn seal(&mut self, journal: u64) -> Option<(Seq, Arc<Vec<Held>>, usize)> {
-        let generation = self.generations.iter_mut().find(|generation| generation.journal == journal)?;
-        let gone = usize::try_from(self.first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
-        Some((generation.first, generation.events.seal(), gone))
     }
 
     /// The events of journal files up to `journal` are in `segments` now. Drop the result outside of the lock.

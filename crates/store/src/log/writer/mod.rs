@@ -1,0 +1,314 @@
+//! The writer: everything that waits becomes one frame, with one sync.
+//!
+//! It alone gives out seqs and versions, and it alone writes to the journal. What it has written becomes visible, and
+//! is answered, only after the sync that the mode asks for. No async in here.
+//!
+//! With `sync = always` two threads take turns: while one waits for the disk with its frame, the other builds the
+//! next. Frames stay in order because each goes from stage to stage under locks that are taken in this order, the next
+//! before the last is let go: `builder` (numbers, encodes) → `file` (writes) → `publisher` (makes visible, answers).
+//! A sync is waited for without a lock, and marked in `file`: nothing is written meanwhile, so a frame is durable only
+//! if all before it are.
+
+mod build;
+mod frame;
+mod publish;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::disk::File;
+use super::journal::{FIRST, FRAME_HEAD, Journal, Next};
+use super::options::Sync;
+use super::queue::{Queued, Request};
+use super::shared::{Shared, is_full};
+use super::stats::Counters;
+use crate::{Error, Result, Version};
+use build::Builder;
+use frame::{Frame, Unseen};
+use publish::Publisher;
+
+/// Bytes of one frame at most, unless a single request is larger.
+const MAX_FRAME: u64 = 8 << 20;
+/// How long to wait for another thread before looking whether the engine has failed.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What the writer's threads share.
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    builder: Mutex<Builder>,
+    file: Mutex<OpenFile>,
+    /// A sync has ended, or something is written that no sync has seen.
+    file_changed: Condvar,
+    publisher: Mutex<Publisher>,
+    unseen: Arc<Mutex<Unseen>>,
+}
+
+/// The journal file that is written to.
+#[derive(Debug)]
+struct OpenFile {
+    journal: Journal,
+    /// A frame is on its way to the disk.
+    syncing: bool,
+    ended: bool,
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, journal: Journal, version: Version) -> Self {
+        let unseen = Arc::default();
+        Self {
+            builder: Mutex::new(Builder::new(shared.clone(), Arc::clone(&unseen), version)),
+            shared,
+            file: Mutex::new(OpenFile { journal, syncing: false, ended: false }),
+            file_changed: Condvar::new(),
+            publisher: Mutex::default(),
+            unseen,
+        }
+    }
+
+    /// How many threads run this: where nobody waits for the disk, a second one has nothing to do.
+    pub(super) fn threads(&self) -> usize {
+        if self.shared.options.sync == Sync::Always { 2 } else { 1 }
+    }
+
+    /// Works until the queue is closed and empty.
+    pub(super) fn run(&self) {
+        let mut frame = Frame::default();
+        while self.shared.queue.wait() {
+            self.turn(&mut frame);
+            // While nobody waits. What is left then is up to the next pause, or to whoever asks for a key.
+            while self.shared.queue.is_empty() && self.publisher.lock().take_keys() {}
+        }
+    }
+
+    /// Makes durable what is not yet, after the last frame.
+    pub(super) fn end(&self) {
+        let mut file = self.free_file();
+        if self.shared.failed().is_none() && file.journal.is_dirty() {
+            let _ = self.sync(&mut file.journal);
+        }
+        file.ended = true;
+        self.file_changed.notify_all();
+    }
+
+    /// Where frames are not synced one by one: does it at intervals, and holds nobody up meanwhile.
+    pub(super) fn sync_late(&self) {
+        let Sync::Interval(interval) = self.shared.options.sync else { return };
+        let mut file = self.file.lock();
+        while !file.ended {
+            if !file.journal.is_dirty() {
+                self.file_changed.wait(&mut file);
+                continue;
+            }
+            let due = Instant::now() + interval;
+            while !file.ended && !self.file_changed.wait_until(&mut file, due).timed_out() {}
+            if file.ended || !file.journal.is_dirty() {
+                continue;
+            }
+            let (number, end, handle) = (file.journal.number, file.journal.offset, file.journal.handle());
+            drop(file);
+            let synced = self.sync_file(&*handle);
+            file = self.file.lock();
+            match synced {
+                Ok(()) if file.journal.number == number => file.journal.synced_up_to(end),
+                Ok(()) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes what waits and sees it through.
+    fn turn(&self, frame: &mut Frame) {
+        let mut builder = self.builder.lock();
+        self.gather(&mut builder, frame);
+        if frame.is_empty() {
+            return;
+        }
+        // What comes while the disk is busy with the frame before goes along.
+        drop(self.free_file());
+        self.gather(&mut builder, frame);
+        self.complete(frame, Some(builder));
+    }
+
+    /// Puts what waits into the frame.
+    fn gather(&self, builder: &mut Builder, frame: &mut Frame) {
+        for Queued { request, bound, permit } in
+            self.shared.queue.take((frame.bytes.len() - FRAME_HEAD) as u64, MAX_FRAME)
+        {
+            let room = match &request {
+                Request::Rotate { .. } => self.rotate(builder, frame),
+                _ => self.make_room(builder, frame, &request, bound),
+            };
+            match room {
+                Ok(()) => {
+                    builder.build(request, frame);
+                    frame.permits.push(permit);
+                }
+                Err(error) => request.refuse(error),
+            }
+        }
+    }
+
+    /// Writes a frame, makes it durable and visible, and answers. The builder is free once it is written.
+    fn complete(&self, frame: &mut Frame, builder: Option<MutexGuard<'_, Builder>>) {
+        let mut file = self.free_file();
+        let (mut done, clean) = (Ok(()), !file.journal.is_dirty());
+        if frame.has_entries() {
+            done = self.write(&mut file.journal, frame);
+            if done.is_ok() && self.shared.options.sync == Sync::Always {
+                file.syncing = true;
+                let (end, handle) = (file.journal.offset, file.journal.handle());
+                drop((file, builder));
+                done = self.sync_file(&*handle);
+                file = self.file.lock();
+                file.syncing = false;
+                if done.is_ok() {
+                    file.journal.synced_up_to(end);
+                }
+            }
+        }
+        let number = file.journal.number;
+        let mut publisher = self.publisher.lock();
+        drop(file);
+        if clean {
+            self.file_changed.notify_all();
+        }
+        match done {
+            Ok(()) => publisher.publish(&self.shared, &self.unseen, number, frame),
+            Err(error) => frame.fail(&error),
+        }
+        drop(publisher);
+        frame.clear();
+    }
+
+    /// The file, once no frame is on its way.
+    fn free_file(&self) -> MutexGuard<'_, OpenFile> {
+        let mut file = self.file.lock();
+        while file.syncing && self.shared.failed().is_none() {
+            self.file_changed.wait_for(&mut file, LOOK);
+        }
+        file
+    }
+
+    fn write(&self, journal: &mut Journal, frame: &mut Frame) -> Result<()> {
+        if let Some(error) = self.shared.failed() {
+            return Err(error);
+        }
+        let counters = &self.shared.counters;
+        Counters::add(&counters.commits, 1);
+        Counters::add(&counters.events, frame.events.len() as u64);
+        Counters::add(&counters.journal_bytes, frame.bytes.len() as u64);
+        journal.write(&mut frame.bytes).map_err(|error| self.fail("write", &error))
+    }
+
+    fn sync(&self, journal: &mut Journal) -> Result<()> {
+        self.sync_file(&*journal.handle())?;
+        journal.synced_up_to(journal.offset);
+        Ok(())
+    }
+
+    /// Makes the journal durable, or the engine fail.
+    fn sync_file(&self, file: &dyn File) -> Result<()> {
+        let start = Instant::now();
+        let synced = file.sync();
+        self.shared.counters.synced(start.elapsed());
+        synced.map_err(|error| self.fail("sync", &error))
+    }
+
+    fn fail(&self, doing: &str, error: &io::Error) -> Error {
+        let reason = format!("{doing} of the journal failed: {error}; check the disk, then start again");
+        self.shared.fail(reason.clone());
+        Error::Unknown(reason)
+    }
+
+    /// Makes sure that the request can be written without needing space on the way.
+    fn make_room(&self, builder: &mut Builder, frame: &mut Frame, request: &Request, bound: u64) -> Result<()> {
+        if let Some(error) = self.shared.failed() {
+            return Err(error);
+        }
+        let journal_bytes = self.shared.options.journal_bytes;
+        // A reserve that events never use lets acks go on when the disk is full.
+        let reserve = journal_bytes / 16;
+        let need = |frame: &Frame| frame.bytes.len() as u64 + bound + 8;
+        let full = |file: &OpenFile| file.journal.offset + need(frame) + reserve > FIRST + journal_bytes;
+        let full = full(&self.file.lock());
+        let mut room = if full { self.rotate(builder, frame) } else { Ok(()) };
+        let mut file = self.file.lock();
+        if room.is_ok() {
+            room = file.journal.reserve(need(frame), reserve).map_err(|error| self.no_space(&error));
+        }
+        match room {
+            Err(Error::Refused(_)) if !matches!(request, Request::Append { .. }) && file.journal.fits(need(frame)) => {
+                Ok(())
+            }
+            room => room,
+        }
+    }
+
+    /// What a failure to get space means: no space is to be waited out, everything else is the end.
+    fn no_space(&self, error: &io::Error) -> Error {
+        if is_full(error) {
+            let dir = self.shared.options.dir.display();
+            return Error::Refused(format!("no space left in {dir} ({error}); free some, the hub goes on by itself"));
+        }
+        self.fail("write", error)
+    }
+
+    /// Ends the journal file, with what is built for it, and starts the next one. Waits while settling is behind.
+    fn rotate(&self, builder: &mut Builder, frame: &mut Frame) -> Result<()> {
+        if !frame.is_empty() {
+            self.complete(frame, None);
+        }
+        if self.free_file().journal.is_empty() {
+            return self.shared.failed().map_or(Ok(()), Err);
+        }
+        self.wait_for_settling()?;
+        let mut file = self.free_file();
+        // Whoever has synced is the publisher by now: everything built becomes visible before the file is sealed.
+        drop(self.publisher.lock());
+        if let Some(error) = self.shared.failed() {
+            return Err(error);
+        }
+        // Settled events must not be able to get lost in the journal afterwards.
+        if file.journal.is_dirty() {
+            self.sync(&mut file.journal)?;
+        }
+        let (options, number) = (&self.shared.options, file.journal.number);
+        let next = Next {
+            disk: &*options.disk,
+            dir: &options.dir.join("journal"),
+            number: number + 1,
+            previous_end: file.journal.offset,
+            step: step(options.journal_bytes),
+        };
+        file.journal = Journal::create(&next).map_err(|error| self.no_space(&error))?;
+        self.shared.settling.lock().sealed.push_back(builder.seal(number));
+        self.shared.settling_changed.notify_all();
+        Ok(())
+    }
+
+    fn wait_for_settling(&self) -> Result<()> {
+        let mut settling = self.shared.settling.lock();
+        if !settling.sealed.is_empty() {
+            Counters::add(&self.shared.counters.waits, 1);
+        }
+        while !settling.sealed.is_empty() {
+            if let Some(error) = self.shared.failed() {
+                return Err(error);
+            }
+            if let Some(reason) = &settling.no_room {
+                return Err(Error::Refused(reason.clone()));
+            }
+            self.shared.settling_changed.wait_for(&mut settling, LOOK);
+        }
+        Ok(())
+    }
+}
+
+/// How much a journal file grows at once: little while it is young, so that an idle hub stays small.
+pub(super) fn step(journal_bytes: u64) -> u64 {
+    (journal_bytes / 16).clamp(4096, 4 << 20)
+}
