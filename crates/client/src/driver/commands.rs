@@ -1,0 +1,224 @@
+//! What handles ask: each command becomes a frame, acks that come together share one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use promethean_event::frame::ask::{self, GiveBack};
+use promethean_event::{Code, EventId, From, Selector, SubscribeOptions, Topic};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio_tungstenite::tungstenite::Message;
+
+use super::{Driver, Subscribed, Topics};
+use crate::pending::{Ask, Reply, Unconfirmed};
+use crate::subscription::PAUSE_AT;
+use crate::{Error, Publish, Published, Subscription};
+
+/// What a handle asks of the driver.
+pub(crate) enum Command {
+    Publish {
+        topic: Topic,
+        events: Vec<Publish>,
+        batch: bool,
+        reply: Reply<Vec<Published>>,
+        permit: OwnedSemaphorePermit,
+    },
+    Subscribe {
+        topics: Topics,
+        commands: mpsc::Sender<Command>,
+        reply: Reply<Subscription>,
+    },
+    Settle {
+        subscription: u64,
+        id: EventId,
+        how: Settle,
+        reply: Reply<()>,
+    },
+    /// The reader wants a pause, or its end.
+    Hold {
+        subscription: u64,
+        held: bool,
+        reply: Reply<()>,
+    },
+    /// The reader of a tail has caught up.
+    Resume,
+    Unsubscribe(u64),
+    Close(oneshot::Sender<()>),
+}
+
+/// An answer to a delivery.
+pub(crate) enum Settle {
+    Ack,
+    /// With the number of its lease.
+    Fenced(u64),
+    Nack(GiveBack),
+    Extend(Duration),
+}
+
+impl Driver {
+    pub(super) fn on_commands(&mut self) {
+        let mut taken = std::mem::take(&mut self.taken);
+        // Nothing came although it was waited for: no handle is left.
+        self.ending |= taken.is_empty();
+        let mut acks: HashMap<u64, (Vec<EventId>, Vec<Reply<()>>)> = HashMap::new();
+        for command in taken.drain(..) {
+            match command {
+                Command::Publish { topic, events, batch, reply, permit } => {
+                    let unconfirmed = Unconfirmed { topic, events, batch, reply, resent: false, _permit: permit };
+                    let frame = self.pending.publish(unconfirmed);
+                    self.outgoing.push_back(frame);
+                }
+                Command::Subscribe { topics, commands, reply } => self.on_subscribe(topics, commands, reply),
+                Command::Settle { subscription, id, how: Settle::Ack, reply } => {
+                    let (ids, replies) = acks.entry(subscription).or_default();
+                    ids.push(id);
+                    replies.push(reply);
+                }
+                Command::Settle { subscription, id, how, reply } => self.on_settle(subscription, id, how, reply),
+                Command::Hold { subscription, held, reply } => self.on_hold(subscription, held, reply),
+                // Looked at below.
+                Command::Resume => {}
+                Command::Unsubscribe(number) => self.unsubscribe(number),
+                Command::Close(reply) => {
+                    let numbers: Vec<u64> = self.subscriptions.keys().copied().collect();
+                    numbers.into_iter().for_each(|number| self.unsubscribe(number));
+                    self.closing = Some(reply);
+                    self.ending = true;
+                }
+            }
+        }
+        self.taken = taken;
+        for (number, (ids, replies)) in acks {
+            match self.subscriptions.get(&number) {
+                Some(subscribed) => {
+                    let frame = self.pending.ack(&subscribed.topics, ids, replies);
+                    self.outgoing.extend(frame);
+                }
+                None => replies.into_iter().for_each(|reply| drop(reply.send(Err(Error::Lost)))),
+            }
+        }
+        self.resume();
+        // A queue that was full may have swallowed the goodbye of a subscription that was dropped.
+        let dropped = |(_, one): &(&u64, &Subscribed)| one.opening.is_none() && one.deliveries.is_closed();
+        let gone: Vec<u64> = self.subscriptions.iter().filter(dropped).map(|(number, _)| *number).collect();
+        gone.into_iter().for_each(|number| self.unsubscribe(number));
+    }
+
+    fn on_subscribe(&mut self, topics: Topics, commands: mpsc::Sender<Command>, reply: Reply<Subscription>) {
+        let name = topics.name();
+        if self.by_name.contains_key(&name) {
+            let code = Code::AlreadySubscribed.as_str().to_owned();
+            let message = "this client has that subscription already".to_owned();
+            let _ = reply.send(Err(Error::Refused { code, message, retry_after: None }));
+            return;
+        }
+        self.next_subscription += 1;
+        let number = self.next_subscription;
+        let (deliveries, receiver) = mpsc::unbounded_channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let subscription =
+            Subscription { number, deliveries: receiver, waiting: Arc::clone(&waiting), commands: commands.clone() };
+        let opening = Some((reply, subscription));
+        let single = matches!(Selector::parse(&topics.topic), Ok(Selector::Topic(_)));
+        let resumable = topics.group.is_none() && single && topics.options.topics.is_empty();
+        let subscribed = Subscribed {
+            topics,
+            deliveries,
+            waiting,
+            commands,
+            opening,
+            resumable,
+            last: None,
+            paused: false,
+            held: false,
+        };
+        self.by_name.insert(name, number);
+        self.subscriptions.insert(number, subscribed);
+        let frame = self.subscribe_frame(number);
+        self.outgoing.extend(frame);
+    }
+
+    pub(super) fn subscribe_frame(&mut self, number: u64) -> Option<Message> {
+        let Self { subscriptions, pending, .. } = self;
+        let Subscribed { topics: Topics { topic, group, options }, last, .. } = subscriptions.get(&number)?;
+        let resumed;
+        let options = match last {
+            Some(id) => {
+                resumed = SubscribeOptions { from: From::AfterId(*id), ..options.clone() };
+                &resumed
+            }
+            None => options,
+        };
+        let ask = Ask::Subscribe { subscription: number };
+        Some(pending.ask(ask, |out, corr| ask::subscribe(out, corr, topic, group.as_ref(), options, true)))
+    }
+
+    /// The frame that makes the hub pause a subscription, or go on with it.
+    pub(super) fn hold_frame(&mut self, number: u64, ask: Ask) -> Option<Message> {
+        let Self { subscriptions, pending, .. } = self;
+        let Subscribed { topics: Topics { topic, group, .. }, held, .. } = subscriptions.get(&number)?;
+        let write = if *held { ask::pause } else { ask::resume };
+        Some(pending.ask(ask, |out, corr| write(out, corr, topic, group.as_ref())))
+    }
+
+    pub(super) fn is_held(&self, number: u64) -> bool {
+        self.subscriptions.get(&number).is_some_and(|subscribed| subscribed.held)
+    }
+
+    fn on_hold(&mut self, number: u64, held: bool, reply: Reply<()>) {
+        match self.subscriptions.get_mut(&number) {
+            Some(subscribed) => subscribed.held = held,
+            None => return drop(reply.send(Err(Error::Lost))),
+        }
+        let frame = self.hold_frame(number, Ask::Hold { reply });
+        self.outgoing.extend(frame);
+    }
+
+    fn on_settle(&mut self, number: u64, id: EventId, how: Settle, reply: Reply<()>) {
+        let Some(Subscribed { topics, .. }) = self.subscriptions.get(&number) else {
+            let _ = reply.send(Err(Error::Lost));
+            return;
+        };
+        let frame = match (how, &topics.group) {
+            (Settle::Nack(how), _) => self.pending.nack(topics, id, &how, reply),
+            (Settle::Extend(by), Some(group)) => {
+                let write = |out: &mut Vec<u8>, corr| ask::modack(out, corr, &topics.topic, group, &[id], by);
+                Some(self.pending.ask(Ask::Extend { reply }, write))
+            }
+            (Settle::Fenced(lease), Some(group)) => {
+                let write = |out: &mut Vec<u8>, corr| ask::ack_fenced(out, corr, &topics.topic, group, id, lease);
+                Some(self.pending.ask(Ask::Extend { reply }, write))
+            }
+            (Settle::Ack | Settle::Fenced(_) | Settle::Extend(_), _) => {
+                let _ = reply.send(Ok(()));
+                None
+            }
+        };
+        self.outgoing.extend(frame);
+    }
+
+    pub(super) fn unsubscribe(&mut self, number: u64) {
+        if let Some(Subscribed { topics, opening, .. }) = self.subscriptions.remove(&number) {
+            self.by_name.remove(&topics.name());
+            let write = |out: &mut Vec<u8>, corr| ask::unsubscribe(out, corr, &topics.topic, topics.group.as_ref());
+            let frame = self.pending.ask(Ask::Nothing, write);
+            self.outgoing.push_back(frame);
+            if let Some((reply, _)) = opening {
+                let _ = reply.send(Err(Error::Closed));
+            }
+        }
+    }
+
+    /// Goes on with tails whose reader has caught up.
+    fn resume(&mut self) {
+        let Self { subscriptions, pending, outgoing, .. } = self;
+        for subscribed in subscriptions.values_mut() {
+            if subscribed.paused && !subscribed.held && subscribed.waiting.load(Ordering::Acquire) < PAUSE_AT / 2 {
+                subscribed.paused = false;
+                let topic = &subscribed.topics.topic;
+                outgoing.push_back(pending.ask(Ask::Nothing, |out, corr| ask::resume(out, corr, topic, None)));
+            }
+        }
+    }
+}

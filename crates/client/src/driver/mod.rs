@@ -1,0 +1,272 @@
+//! The owner of the connection: takes commands, hands out deliveries, reconnects.
+//!
+//! Invariants: reading never waits for writing, so that a hub that waits for us to read is read; frames that wait to be
+//! written are bounded, and at the bound no command is taken; every reply is answered, also when the client ends.
+//!
+//! Here: the connection's life, from one to the next. `commands`: what handles ask. `frames`: what the hub says.
+//! `renewal`: the token's next one.
+
+mod commands;
+mod frames;
+mod renewal;
+
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::{Sink, Stream};
+use promethean_event::{EventId, Group, SubscribeOptions};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+
+use crate::pending::{Ask, Pending, Reply};
+use crate::settings::Settings;
+use crate::token::Fetching;
+use crate::wire::{self, Connected, Wire};
+use crate::{Delivery, Error, Subscription};
+
+pub(crate) use commands::{Command, Settle};
+
+/// Most frames that wait to be written before the next command is taken.
+const MOST_OUTGOING: usize = 1_024;
+/// Most commands that are taken at once: their acks share a frame.
+const COMMANDS: usize = 256;
+
+/// What is subscribed to.
+#[derive(Clone)]
+pub(crate) struct Topics {
+    pub(crate) topic: Arc<str>,
+    pub(crate) group: Option<Group>,
+    pub(crate) options: SubscribeOptions,
+}
+
+impl Topics {
+    fn name(&self) -> String {
+        name(&self.topic, self.group.as_ref().map(Group::as_str))
+    }
+}
+
+fn name(topic: &str, group: Option<&str>) -> String {
+    group.map_or_else(|| topic.to_owned(), |group| format!("{topic}\0{group}"))
+}
+
+/// A subscription as the driver sees it.
+struct Subscribed {
+    topics: Topics,
+    deliveries: mpsc::UnboundedSender<Result<Delivery, Error>>,
+    waiting: Arc<AtomicUsize>,
+    commands: mpsc::Sender<Command>,
+    /// Who waits for the first `OK`, and what it gets.
+    opening: Option<(Reply<Subscription>, Subscription)>,
+    /// A tail of a single topic: after a reconnect it goes on after its last event.
+    resumable: bool,
+    last: Option<EventId>,
+    paused: bool,
+    /// The reader wants no deliveries for now.
+    held: bool,
+}
+
+/// The owner of the connection.
+pub(crate) struct Driver {
+    settings: Settings,
+    commands: mpsc::Receiver<Command>,
+    taken: Vec<Command>,
+    pending: Pending,
+    subscriptions: HashMap<u64, Subscribed>,
+    by_name: HashMap<String, u64>,
+    next_subscription: u64,
+    outgoing: VecDeque<Message>,
+    flushed: bool,
+    /// When to fetch the next token.
+    renew_at: Option<Instant>,
+    fetching: Option<Fetching>,
+    closing: Option<oneshot::Sender<()>>,
+    /// No handle is left, or the client was closed: end when nothing waits.
+    ending: bool,
+}
+
+enum Event {
+    Message(Option<Result<Message, WsError>>),
+    Commands,
+    Silence,
+    Renew,
+    Fetched(Result<String, String>),
+}
+
+impl Driver {
+    pub(crate) fn new(settings: Settings, commands: mpsc::Receiver<Command>) -> Self {
+        Self {
+            settings,
+            commands,
+            taken: Vec::new(),
+            pending: Pending::default(),
+            subscriptions: HashMap::new(),
+            by_name: HashMap::new(),
+            next_subscription: 0,
+            outgoing: VecDeque::new(),
+            flushed: true,
+            renew_at: None,
+            fetching: None,
+            closing: None,
+            ending: false,
+        }
+    }
+
+    pub(crate) async fn run(mut self, first: Connected) {
+        let mut next = Some(first);
+        let ended = loop {
+            match next.take() {
+                Some(connected) => {
+                    if self.serve(connected).await {
+                        break Error::Closed;
+                    }
+                    tracing::debug!(url = self.settings.url, "the connection was lost");
+                    self.on_lost();
+                }
+                None => match self.reconnect().await {
+                    Ok(new) => next = Some(new),
+                    Err(error) => break error,
+                },
+            }
+        };
+        self.fail(&ended);
+    }
+
+    /// Everybody who waits is told why.
+    fn fail(mut self, error: &Error) {
+        self.pending.fail(error);
+        self.commands.close();
+        for (_, subscribed) in self.subscriptions.drain() {
+            match (subscribed.opening, error) {
+                (Some((reply, _)), error) => drop(reply.send(Err(error.clone()))),
+                (None, Error::Closed) => {}
+                (None, error) => drop(subscribed.deliveries.send(Err(error.clone()))),
+            }
+        }
+        if let Some(closing) = self.closing.take() {
+            let _ = closing.send(());
+        }
+    }
+
+    fn on_lost(&mut self) {
+        self.pending.on_lost();
+        self.outgoing.clear();
+        self.flushed = true;
+        (self.renew_at, self.fetching) = (None, None);
+        for subscribed in self.subscriptions.values_mut() {
+            subscribed.paused = false;
+        }
+    }
+
+    /// Tries until it works, or the hub refuses the token, or nobody needs it any more.
+    async fn reconnect(&mut self) -> Result<Connected, Error> {
+        for attempt in 0.. {
+            let Settings { shortest_wait, longest_wait, .. } = self.settings;
+            let wait = wire::wait(attempt, shortest_wait, longest_wait);
+            let until = Instant::now() + wait;
+            loop {
+                if self.ending {
+                    return Err(Error::Lost);
+                }
+                tokio::select! {
+                    () = tokio::time::sleep_until(until) => break,
+                    // What is asked meanwhile waits for the new connection; the window bounds it.
+                    _ = self.commands.recv_many(&mut self.taken, COMMANDS), if !self.ending => self.on_commands(),
+                }
+            }
+            // What was asked meanwhile is asked anew on the new connection, or makes no sense there.
+            self.outgoing.clear();
+            self.pending.forget();
+            let settings = self.settings.clone();
+            match wire::connect(&settings).await {
+                Ok(connected) => return Ok(connected),
+                Err(error) if error.is_retryable() => tracing::debug!(%error, attempt, "not connected yet"),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Lost)
+    }
+
+    /// Uses a connection until it is lost (`false`) or the client ends (`true`).
+    async fn serve(&mut self, Connected { mut wire, expires }: Connected) -> bool {
+        self.on_authenticated(expires);
+        let mut again = Vec::new();
+        let numbers: Vec<u64> = self.subscriptions.keys().copied().collect();
+        for number in numbers {
+            again.extend(self.subscribe_frame(number));
+            if self.is_held(number) {
+                again.extend(self.hold_frame(number, Ask::Nothing));
+            }
+        }
+        self.pending.again(&mut again);
+        self.outgoing.extend(again);
+        let mut heard = Instant::now();
+        loop {
+            if self.ending && self.pending.is_empty() && self.outgoing.is_empty() && self.flushed {
+                let _ = tokio::time::timeout(Duration::from_secs(5), wire.close(None)).await;
+                return true;
+            }
+            let may_take = !self.ending && self.outgoing.len() < MOST_OUTGOING;
+            let Self { commands, taken, outgoing, flushed, settings, renew_at, fetching, .. } = self;
+            let event = tokio::select! {
+                biased;
+                message = poll_fn(|cx| poll_wire(&mut wire, outgoing, flushed, cx)) => Event::Message(message),
+                _ = commands.recv_many(taken, COMMANDS), if may_take => Event::Commands,
+                () = tokio::time::sleep_until(heard + settings.silence) => Event::Silence,
+                () = renewal::due(*renew_at) => Event::Renew,
+                token = renewal::fetched(fetching) => Event::Fetched(token),
+            };
+            match event {
+                Event::Commands => self.on_commands(),
+                Event::Renew => (self.renew_at, self.fetching) = (None, self.settings.token.renewal()),
+                Event::Fetched(token) => self.on_fetched(token),
+                Event::Silence | Event::Message(None | Some(Err(_))) => return false,
+                Event::Message(Some(Ok(message))) => {
+                    heard = Instant::now();
+                    match message {
+                        Message::Text(text) => self.on_frame(&text),
+                        Message::Close(_) => return false,
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes what can be written, and reads one message.
+fn poll_wire(
+    wire: &mut Wire,
+    outgoing: &mut VecDeque<Message>,
+    flushed: &mut bool,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Message, WsError>>> {
+    let mut pinned = Pin::new(wire);
+    while !outgoing.is_empty() {
+        match pinned.as_mut().poll_ready(cx) {
+            Poll::Ready(Ok(())) => {
+                if let Some(message) = outgoing.pop_front()
+                    && let Err(error) = pinned.as_mut().start_send(message)
+                {
+                    return Poll::Ready(Some(Err(error)));
+                }
+                *flushed = false;
+            }
+            Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
+            Poll::Pending => break,
+        }
+    }
+    if !*flushed {
+        match pinned.as_mut().poll_flush(cx) {
+            Poll::Ready(Ok(())) => *flushed = true,
+            Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
+            Poll::Pending => {}
+        }
+    }
+    pinned.as_mut().poll_next(cx)
+}
