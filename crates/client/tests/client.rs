@@ -233,6 +233,10 @@ async fn a_slow_reader_of_a_tail_misses_nothing_and_pauses_the_hub() {
         .await;
     };
     becomes(true).await;
+    // Asked to go on without having read: it would fill up what waits here.
+    tail.pause().await.expect("paused");
+    tail.resume().await.expect("taken");
+    assert!(is_paused(), "until its reader has caught up");
     for expected in 0..10_000 {
         assert_eq!(next(&mut tail).await.event().payload_as::<u32>().expect("a number"), expected);
     }

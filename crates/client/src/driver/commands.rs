@@ -157,8 +157,9 @@ impl Driver {
     /// The frame that makes the hub pause a subscription, or go on with it.
     pub(super) fn hold_frame(&mut self, number: u64, ask: Ask) -> Option<Message> {
         let Self { subscriptions, pending, .. } = self;
-        let Subscribed { topics: Topics { topic, group, .. }, held, .. } = subscriptions.get(&number)?;
-        let write = if *held { ask::pause } else { ask::resume };
+        let Subscribed { topics: Topics { topic, group, .. }, held, paused, .. } = subscriptions.get(&number)?;
+        // A tail whose reader is behind stays paused, whoever asks to go on: `resume` goes on when it has caught up.
+        let write = if *held || *paused { ask::pause } else { ask::resume };
         Some(pending.ask(ask, |out, corr| write(out, corr, topic, group.as_ref())))
     }
 
