@@ -53,7 +53,7 @@ pub use redrive::{Letters, REDRIVE_GROUP, Redriven};
 pub use relay::{
     Cluster, FOREIGN, Origin, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, SeekTo,
 };
-pub use status::{GroupStatus, Holding, Lag, MemberStatus};
+pub use status::{GroupStatus, Holding, HoldingState, Lag, MemberStatus};
 pub use subscription::{Delivery, Membership, Subscription};
 pub use typed::{TypedDelivery, TypedSubscription, TypedTopic};
 

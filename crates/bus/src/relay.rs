@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use promethean_event::{Cursor, Event, EventId, From, Group, Seq, Topic};
 use promethean_store::{Fence, Ownership, Peer};
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::dispatcher::{Answer, MemberOptions, Policy, Receipt};
@@ -38,10 +39,10 @@ pub enum SeekTo {
 }
 
 /// The subscriber behind a member that another hub has sent here.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The other hub.
-    pub hub: Arc<str>,
+    pub hub: Box<str>,
     /// The subscription's number there.
     pub subscription: SubscriptionId,
 }

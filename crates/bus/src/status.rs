@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use promethean_event::{Cursor, EventId, Group, Millis, Seq, Topic};
 use promethean_store::{GroupState, Mark};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::dispatcher::{Counts, Dispatcher, MemberId, Unanswered, Why};
 use crate::relay::Origin;
@@ -31,8 +31,8 @@ pub struct Lag {
     pub age: Duration,
 }
 
-/// How a group stands on a topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How a group stands on a topic. Hubs that share groups send it to each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupStatus {
     /// The topic.
     pub topic: Topic,
@@ -63,7 +63,7 @@ pub struct GroupStatus {
 }
 
 /// A member of a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// Its subscription's number.
     pub id: MemberId,
@@ -77,8 +77,24 @@ pub struct MemberStatus {
     pub origin: Option<Origin>,
 }
 
+/// Why an event is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldingState {
+    /// A member has it.
+    Held,
+    /// It goes to the next member that has room.
+    Ready,
+    /// It waits for its time to come back.
+    Backoff,
+    /// It waits for an earlier one with its key.
+    BehindKey,
+    /// It is on its way to the dead letters.
+    Dying,
+}
+
 /// An event that is not done, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     /// The place.
     pub seq: Seq,
@@ -87,21 +103,16 @@ pub struct Holding {
     /// Deliveries so far.
     pub attempts: u32,
     /// Why the last delivery failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
-    /// `held`, `ready`, `backoff`, `behind_key` or `dying`.
-    pub state: &'static str,
+    /// Why it is not done.
+    pub state: HoldingState,
     /// Who holds it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<MemberId>,
     /// The lease's number.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
     /// Since when it is held.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Millis>,
     /// When the lease or the wait ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Millis>,
 }
 
@@ -124,12 +135,12 @@ impl std::convert::From<Unanswered> for Holding {
                 lease: Some(lease),
                 since: Some(since),
                 until: Some(deadline),
-                ..plain("held")
+                ..plain(HoldingState::Held)
             },
-            Why::Backoff { until } => Self { until: Some(until), ..plain("backoff") },
-            Why::Ready => plain("ready"),
-            Why::BehindKey => plain("behind_key"),
-            Why::Dying => plain("dying"),
+            Why::Backoff { until } => Self { until: Some(until), ..plain(HoldingState::Backoff) },
+            Why::Ready => plain(HoldingState::Ready),
+            Why::BehindKey => plain(HoldingState::BehindKey),
+            Why::Dying => plain(HoldingState::Dying),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Where a group stands in a topic, and where one may start.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{EventId, Millis, Seq, Topic};
 
 /// Where a group stands: the last event below which all are done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// The topic.
     pub topic: Topic,

@@ -47,7 +47,7 @@ use timers::Timers;
 pub const MAX_UNFINISHED: usize = 20_000;
 
 /// Counts since the group was loaded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {
     /// Deliveries, redeliveries included.
     pub delivered: u64,

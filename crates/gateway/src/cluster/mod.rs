@@ -30,7 +30,7 @@ pub enum Asked {
         /// The topic.
         topic: Topic,
         /// The group.
-        group: String,
+        group: Group,
         /// With what is unfinished.
         unfinished: bool,
     },
@@ -42,7 +42,7 @@ pub enum Asked {
         /// The topic.
         topic: Topic,
         /// The group.
-        group: String,
+        group: Group,
         /// `earliest`, `latest`, `ts`, `afterId`, `snapshot` or `seq`.
         from: String,
         /// With `ts`.
@@ -63,7 +63,7 @@ impl Asked {
         let to = match to {
             SeekTo::Place(to) => to,
             SeekTo::Seq(seq) => {
-                let (group, from) = (group.to_string(), "seq".to_owned());
+                let (group, from) = (group.clone(), "seq".to_owned());
                 return Self::Seek { corr, topic, group, from, ts: None, after_id: None, seq: Some(seq) };
             }
         };
@@ -74,7 +74,7 @@ impl Asked {
             From::Ts(ts) => ("ts", Some(ts), None),
             From::AfterId(id) => ("afterId", None, Some(id)),
         };
-        Self::Seek { corr, topic, group: group.to_string(), from: from.to_owned(), ts, after_id, seq: None }
+        Self::Seek { corr, topic, group: group.clone(), from: from.to_owned(), ts, after_id, seq: None }
     }
 
     /// The frame.
@@ -119,13 +119,13 @@ impl Asked {
     }
 }
 
-async fn status_of(bus: &Bus, topic: &Topic, group: &str, unfinished: bool) -> Result<serde_json::Value, Error> {
-    let status = bus.status_here(topic, &Group::parse(group)?, unfinished).await?;
-    Ok(json!({ "status": status.map(status::Shown::from) }))
+async fn status_of(bus: &Bus, topic: &Topic, group: &Group, unfinished: bool) -> Result<serde_json::Value, Error> {
+    let status = bus.status_here(topic, group, unfinished).await?;
+    Ok(json!({ "status": status }))
 }
 
-async fn seek(bus: &Bus, topic: &Topic, group: &str, to: SeekTo) -> Result<serde_json::Value, Error> {
-    let cursor = bus.set_cursor_here(topic, &Group::parse(group)?, to).await?;
+async fn seek(bus: &Bus, topic: &Topic, group: &Group, to: SeekTo) -> Result<serde_json::Value, Error> {
+    let cursor = bus.set_cursor_here(topic, group, to).await?;
     Ok(json!({ "cursor": cursor }))
 }
 
@@ -137,29 +137,8 @@ struct Answer {
     code: String,
     #[serde(default)]
     msg: String,
-    status: Option<status::Shown>,
-    cursor: Option<Place>,
-}
-
-/// A cursor on the wire.
-#[derive(Debug, Deserialize)]
-struct Place {
-    #[serde(rename = "lastId")]
-    last_id: Option<EventId>,
-    #[serde(rename = "lastTs")]
-    last_ts: Option<Millis>,
-    seq: u64,
-}
-
-impl Place {
-    fn on(self, topic: &Topic) -> Cursor {
-        Cursor { topic: topic.clone(), last_id: self.last_id, last_ts: self.last_ts, seq: self.seq }
-    }
-}
-
-/// Reads the cursor of a `SUBSCRIBE`'s `OK`; none: it is not one.
-pub fn read_cursor(topic: &Topic, text: &str) -> Option<Cursor> {
-    serde_json::from_str::<Place>(text).ok().map(|place| place.on(topic))
+    status: Option<GroupStatus>,
+    cursor: Option<Cursor>,
 }
 
 fn answer_of(text: &str) -> Result<Answer, Error> {
@@ -176,17 +155,17 @@ fn answer_of(text: &str) -> Result<Answer, Error> {
 ///
 /// # Errors
 /// What the other hub says.
-pub fn read_status(text: &str, topic: &Topic, group: &Group, me: &str) -> Result<Option<GroupStatus>, Error> {
-    Ok(answer_of(text)?.status.map(|shown| shown.into_status(topic, group, me)))
+pub fn read_status(text: &str, me: &str) -> Result<Option<GroupStatus>, Error> {
+    Ok(answer_of(text)?.status.map(|status| status::seen_from(me, status)))
 }
 
 /// Reads the answer to a [`Asked::Seek`].
 ///
 /// # Errors
 /// What the other hub says.
-pub fn read_seek(text: &str, topic: &Topic) -> Result<Cursor, Error> {
+pub fn read_seek(text: &str) -> Result<Cursor, Error> {
     let missing = || Error::new(Code::AckFailed, "the other hub's answer has no cursor");
-    answer_of(text)?.cursor.map(|place| place.on(topic)).ok_or_else(missing)
+    answer_of(text)?.cursor.ok_or_else(missing)
 }
 
 #[cfg(test)]
@@ -204,7 +183,7 @@ mod tests {
         }
         let asked = Asked::seek(4, topic.clone(), &group, SeekTo::Seq(9));
         assert_eq!(Asked::parse(&String::from_utf8(asked.frame()).expect("text")), Some(asked));
-        let asked = Asked::Status { corr: 1, topic, group: "g".to_owned(), unfinished: true };
+        let asked = Asked::Status { corr: 1, topic, group, unfinished: true };
         assert_eq!(Asked::parse(&String::from_utf8(asked.frame()).expect("text")), Some(asked));
         for other in [r#"{"op":"PING"}"#, r#"{"op":"GROUP"}"#, "{}", ""] {
             assert_eq!(Asked::parse(other), None, "{other}");

@@ -1,143 +1,31 @@
-//! How a group stands, between hubs.
+//! How a group stands, as another hub shows it: the owner's numbers of members become those of this hub.
 
-use std::time::Duration;
+use promethean_bus::{FOREIGN, GroupStatus, MemberStatus, Origin};
 
-use promethean_bus::dispatcher::Counts;
-use promethean_bus::{EventId, FOREIGN, Group, GroupStatus, Holding, MemberStatus, Origin, Topic};
-use promethean_event::{Millis, Seq};
-use serde::{Deserialize, Serialize};
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Shown {
-    seq: Seq,
-    last_id: Option<EventId>,
-    last_ts: Option<Millis>,
-    lag: u64,
-    tail: Seq,
-    lag_ms: u64,
-    members: Vec<Member>,
-    in_flight: usize,
-    waiting: usize,
-    max_attempts: u32,
-    filtered: bool,
-    unfinished: Vec<Held>,
-    counts: [u64; 6],
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Member {
-    id: u64,
-    in_flight: usize,
-    max_in_flight: usize,
-    paused: bool,
-    /// The subscriber of another hub that it stands for.
-    origin: Option<(String, u64)>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Held {
-    seq: Seq,
-    id: EventId,
-    attempts: u32,
-    reason: Option<Box<str>>,
-    state: String,
-    member: Option<u64>,
-    lease: Option<u64>,
-    since: Option<Millis>,
-    until: Option<Millis>,
-}
-
-impl From<GroupStatus> for Shown {
-    fn from(status: GroupStatus) -> Self {
-        let Counts { delivered, redelivered, acked, nacked, dead_lettered, skipped } = status.counts;
-        let member = |member: MemberStatus| Member {
-            id: member.id,
-            in_flight: member.in_flight,
-            max_in_flight: member.max_in_flight,
-            paused: member.paused,
-            origin: member.origin.map(|Origin { hub, subscription }| (hub.to_string(), subscription)),
-        };
-        let held = |one: Holding| Held {
-            seq: one.seq,
-            id: one.id,
-            attempts: one.attempts,
-            reason: one.reason,
-            state: one.state.to_owned(),
-            member: one.member,
-            lease: one.lease,
-            since: one.since,
-            until: one.until,
-        };
-        Self {
-            seq: status.cursor.seq,
-            last_id: status.cursor.last_id,
-            last_ts: status.cursor.last_ts,
-            lag: status.lag,
-            tail: status.tail,
-            lag_ms: u64::try_from(status.lag_age.as_millis()).unwrap_or(u64::MAX),
-            members: status.members.into_iter().map(member).collect(),
-            in_flight: status.in_flight,
-            waiting: status.waiting,
-            max_attempts: status.max_attempts,
-            filtered: status.filtered,
-            unfinished: status.unfinished.into_iter().map(held).collect(),
-            counts: [delivered, redelivered, acked, nacked, dead_lettered, skipped],
-        }
+/// As the hub `me` shows it: its own subscribers under their own numbers, others under numbers that are nobody's.
+pub(super) fn seen_from(me: &str, mut status: GroupStatus) -> GroupStatus {
+    let here = |member: &MemberStatus| match &member.origin {
+        Some(Origin { hub, subscription }) if **hub == *me => *subscription,
+        _ => FOREIGN | member.id,
+    };
+    for one in &mut status.unfinished {
+        one.member =
+            one.member.map(|id| status.members.iter().find(|member| member.id == id).map_or(FOREIGN | id, here));
     }
-}
-
-impl Shown {
-    /// As the hub `me` shows it: its own subscribers under their own numbers, others under numbers that are nobody's.
-    pub(super) fn into_status(self, topic: &Topic, group: &Group, me: &str) -> GroupStatus {
-        let number = |id: u64, origin: Option<&(String, u64)>| match origin {
-            Some((hub, subscription)) if hub == me => *subscription,
-            _ => FOREIGN | id,
-        };
-        let here =
-            |id: u64| number(id, self.members.iter().find(|one| one.id == id).and_then(|one| one.origin.as_ref()));
-        let member = |member: &Member| MemberStatus {
-            id: here(member.id),
-            in_flight: member.in_flight,
-            max_in_flight: member.max_in_flight,
-            paused: member.paused,
-            origin: None,
-        };
-        let held = |one: &Held| Holding {
-            seq: one.seq,
-            id: one.id,
-            attempts: one.attempts,
-            reason: one.reason.clone(),
-            state: STATES.into_iter().find(|state| *state == one.state).unwrap_or("ready"),
-            member: one.member.map(here),
-            lease: one.lease,
-            since: one.since,
-            until: one.until,
-        };
-        let [delivered, redelivered, acked, nacked, dead_lettered, skipped] = self.counts;
-        let (last_id, last_ts) = (self.last_id, self.last_ts);
-        GroupStatus {
-            topic: topic.clone(),
-            group: group.clone(),
-            cursor: promethean_bus::Cursor { topic: topic.clone(), last_id, last_ts, seq: self.seq },
-            lag: self.lag,
-            tail: self.tail,
-            lag_age: Duration::from_millis(self.lag_ms),
-            members: self.members.iter().map(member).collect(),
-            in_flight: self.in_flight,
-            waiting: self.waiting,
-            max_attempts: self.max_attempts,
-            filtered: self.filtered,
-            unfinished: self.unfinished.iter().map(held).collect(),
-            counts: Counts { delivered, redelivered, acked, nacked, dead_lettered, skipped },
-        }
+    for member in &mut status.members {
+        (member.id, member.origin) = (here(member), None);
     }
+    status
 }
-
-/// What [`Holding::state`] may be.
-const STATES: [&str; 5] = ["held", "ready", "backoff", "behind_key", "dying"];
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use promethean_bus::dispatcher::Counts;
+    use promethean_bus::{EventId, Group, Holding, HoldingState, Topic};
+    use promethean_event::Millis;
+
     use super::*;
 
     #[test]
@@ -155,7 +43,7 @@ mod tests {
             id: EventId::from_bytes([3; 16]),
             attempts: 2,
             reason: Some("no".into()),
-            state: "held",
+            state: HoldingState::Held,
             member: Some(member),
             lease: Some(9),
             since: Some(Millis(1)),
@@ -163,8 +51,8 @@ mod tests {
         };
         let status = GroupStatus {
             cursor: promethean_bus::Cursor { topic: topic.clone(), last_id: None, last_ts: Some(Millis(4)), seq: 2 },
-            topic: topic.clone(),
-            group: group.clone(),
+            topic,
+            group,
             lag: 5,
             tail: 7,
             lag_age: Duration::from_millis(77),
@@ -176,8 +64,8 @@ mod tests {
             unfinished: vec![holding(2), holding(3)],
             counts: Counts { delivered: 1, redelivered: 2, acked: 3, nacked: 4, dead_lettered: 5, skipped: 6 },
         };
-        let text = serde_json::to_string(&Shown::from(status.clone())).expect("JSON");
-        let read = serde_json::from_str::<Shown>(&text).expect("reads back").into_status(&topic, &group, "me");
+        let text = serde_json::to_string(&status).expect("JSON");
+        let read = seen_from("me", serde_json::from_str(&text).expect("reads back"));
         let numbers: Vec<u64> = read.members.iter().map(|member| member.id).collect();
         assert_eq!(numbers, [FOREIGN | 1, 72, FOREIGN | 3]);
         assert_eq!(read.unfinished.iter().map(|one| one.member).collect::<Vec<_>>(), [Some(72), Some(FOREIGN | 3)]);

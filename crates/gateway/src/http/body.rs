@@ -6,9 +6,12 @@ use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use promethean_event::Code;
+use serde::Deserialize;
 
 use crate::rejection::Rejection;
 
+/// Most bytes of a body that says what to do.
+pub(crate) const SMALL: usize = 256 * 1024;
 /// How long the next bytes may take.
 const NEXT: Duration = Duration::from_secs(10);
 /// How long all of it may take.
@@ -20,6 +23,17 @@ const WHOLE: Duration = Duration::from_secs(120);
 /// `too_large`; `bad_request` when it does not come.
 pub(crate) async fn read(body: Body, most: usize) -> Result<Bytes, Rejection> {
     read_within(body, most, NEXT, WHOLE).await
+}
+
+/// A body that is a JSON object of known shape.
+///
+/// # Errors
+/// `bad_json`; `bad_request` that names the field.
+pub(crate) fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Rejection> {
+    serde_json::from_slice(body).map_err(|error| {
+        let code = if error.is_data() { Code::BadRequest } else { Code::BadJson };
+        Rejection::new(code, format!("the body: {error}"))
+    })
 }
 
 async fn read_within(body: Body, most: usize, next: Duration, whole: Duration) -> Result<Bytes, Rejection> {

@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use promethean_event::{Code, Group, Topic};
 
+use super::Query;
 use crate::Hub;
 use crate::auth::{Action, Identity};
 use crate::listener::Quota;
@@ -73,6 +74,25 @@ impl Caller {
     }
 }
 
+/// Somebody who may change the topic that the query names.
+#[derive(Debug)]
+pub(crate) struct Changer {
+    pub(crate) topic: Topic,
+    /// Who it is, for the log.
+    pub(crate) sub: Option<String>,
+}
+
+impl FromRequestParts<Arc<Hub>> for Changer {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, hub: &Arc<Hub>) -> Result<Self, Rejection> {
+        let caller = Caller::from_request_parts(parts, hub).await?;
+        let topic = Query::parse(parts.uri.query().unwrap_or_default()).topic()?;
+        caller.may(Action::Admin, &topic)?;
+        Ok(Self { topic, sub: caller.identity.sub })
+    }
+}
+
 /// A page of another site can make a browser send requests; without this, also to a hub that asks for no token.
 fn from_own_page(headers: &HeaderMap, hub: &Hub) -> Result<(), Rejection> {
     let (allowed, open) = (&hub.config.allowed_origins, hub.auth.is_open());
@@ -88,7 +108,7 @@ fn from_own_page(headers: &HeaderMap, hub: &Hub) -> Result<(), Rejection> {
 }
 
 /// The token of `Authorization: Bearer`.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())

@@ -13,8 +13,7 @@ use http::header;
 use promethean_event::{Event, Millis, Seq, Topic, json};
 use promethean_store::{ReadMax, Store};
 
-use super::replay::{self, unreadable};
-use super::{Caller, Query};
+use super::{Caller, Query, place, unreadable};
 use crate::Hub;
 use crate::auth::Action;
 use crate::rejection::Rejection;
@@ -48,9 +47,9 @@ pub(super) async fn export(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     let last = store.info(&topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
     let end = query.number("toSeq")?.map_or(last, |seq| seq.min(last));
     // Everything before the first event of that time is older: the rest is looked at event by event.
-    let mut next = replay::start(&hub, &topic, promethean_event::From::Ts(from)).await? + 1;
+    let mut next = place(&hub, &topic, promethean_event::From::Ts(from)).await?.done + 1;
     if let Some(id) = query.id("afterId")? {
-        next = next.max(replay::start(&hub, &topic, promethean_event::From::AfterId(id)).await? + 1);
+        next = next.max(place(&hub, &topic, promethean_event::From::AfterId(id)).await?.done + 1);
     }
     next = next.max(query.number("fromSeq")?.unwrap_or(0));
     let range = [("x-promethean-first-seq", next.to_string()), ("x-promethean-last-seq", end.to_string())];

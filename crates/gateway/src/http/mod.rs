@@ -13,6 +13,7 @@ mod drafts;
 mod events;
 mod export;
 mod health;
+mod lookup;
 mod openapi;
 mod publish;
 mod query;
@@ -27,12 +28,12 @@ use axum::routing::{get, post};
 use crate::Hub;
 
 pub(crate) use answer::{json_body, json_text};
-pub(crate) use body::read as read_body;
-pub(crate) use caller::Caller;
+pub(crate) use body::{SMALL, parse_json, read as read_body};
+pub(crate) use caller::{Caller, Changer, bearer};
 pub(crate) use health::{healthz, readyz};
+pub(crate) use lookup::{event_at, place, unreadable};
 pub(crate) use openapi::document;
 pub(crate) use query::Query;
-pub(crate) use replay::unreadable;
 pub(crate) use route::{Param, Route, build, with_routes};
 
 /// The routes of the HTTP port.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_event::{Code, From, Topic, json};
-use promethean_store::{ReadMax, Seek};
+use promethean_event::{From, json};
+use promethean_store::ReadMax;
 
-use super::{Caller, Query, json_text};
+use super::{Caller, Query, json_text, place, unreadable};
 use crate::Hub;
 use crate::auth::Action;
 use crate::rejection::Rejection;
@@ -22,7 +22,7 @@ pub(super) async fn replay(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     let limit = query.limit(DEFAULT, MOST)?;
     let mut next = match query.seq()? {
         Some(seq) => seq,
-        None => start(&hub, &topic, query.from(From::Earliest)?).await? + 1,
+        None => place(&hub, &topic, query.from(From::Earliest)?).await?.done + 1,
     };
     let store = hub.bus.store();
     let mut out = Vec::with_capacity(4 * 1024);
@@ -57,33 +57,4 @@ pub(super) async fn replay(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     json::write_number(&mut body, count as u64);
     body.append(&mut out);
     Ok(json_text(body))
-}
-
-/// The last seq before the place.
-pub(super) async fn start(hub: &Hub, topic: &Topic, from: From) -> Result<u64, Rejection> {
-    let seek = match from {
-        From::Earliest => Seek::Earliest,
-        From::Latest => Seek::Latest,
-        From::Ts(ts) => Seek::Ts(ts),
-        From::AfterId(id) => Seek::AfterId(id),
-        From::Snapshot => {
-            return Err(Rejection::new(Code::BadRequest, "from: must be earliest, latest, ts, afterId or seq"));
-        }
-    };
-    match (hub.bus.store().seek(topic, seek).await.map_err(unreadable)?, from) {
-        (Some(start), _) => Ok(start.done),
-        (None, From::AfterId(id)) => {
-            Err(Rejection::new(Code::UnknownId, format!("afterId: no event of this topic has the id {id}")))
-        }
-        (None, _) => Ok(0),
-    }
-}
-
-/// The store cannot be read.
-pub(crate) fn unreadable(error: promethean_store::Error) -> Rejection {
-    let code = match &error {
-        promethean_store::Error::Closed(_) => Code::ShuttingDown,
-        _ => Code::PublishFailed,
-    };
-    Rejection::new(code, format!("the store cannot be read: {error}"))
 }

@@ -13,7 +13,7 @@ use promethean_store::{ReadMax, TopicInfo};
 use tokio::sync::Semaphore;
 
 use crate::Hub;
-use crate::http::unreadable;
+use crate::http::{event_at, unreadable};
 use crate::rejection::Rejection;
 
 /// How many topics are read at a time; who comes later waits.
@@ -106,12 +106,6 @@ pub(super) async fn page(
     let next = newest.places.last_key_value().filter(|_| newest.more).map(|(key, _)| key.clone());
     let live = newest.places.into_iter().filter(|(_, place)| !place.tombstone);
     Ok(Page { seqs: live.map(|(key, place)| (key, place.seq)).collect(), next })
-}
-
-/// The event at a place; none where it was removed meanwhile.
-pub(super) async fn event_at(hub: &Hub, topic: &Topic, seq: Seq) -> Result<Option<Event>, Rejection> {
-    let read = hub.bus.store().read(topic, seq, ReadMax::events(1)).await.map_err(unreadable)?;
-    Ok(read.into_iter().next().filter(|event| event.seq == seq))
 }
 
 async fn scan(

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::topics;
 use crate::Hub;
-use crate::http::{Caller, Query, json_body, unreadable};
+use crate::http::{Caller, Query, event_at, json_body, unreadable};
 use crate::rejection::Rejection;
 
 /// Most events looked at for what followed.
@@ -45,13 +45,8 @@ async fn find(hub: &Hub, caller: &Caller, id: EventId) -> Result<Option<Event>, 
     let place = hub.bus.store().locate(&[id]).await.map_err(unreadable)?.pop().flatten();
     match place.filter(|place| caller.sees(&place.topic)) {
         None => Ok(None),
-        Some(place) => at(hub, &place.topic, place.seq).await,
+        Some(place) => event_at(hub, &place.topic, place.seq).await,
     }
-}
-
-async fn at(hub: &Hub, topic: &Topic, seq: Seq) -> Result<Option<Event>, Rejection> {
-    let read = hub.bus.store().read(topic, seq, ReadMax::events(1)).await.map_err(unreadable)?;
-    Ok(read.into_iter().next().filter(|event| event.seq == seq))
 }
 
 pub(super) async fn causality(
@@ -130,7 +125,7 @@ async fn down(hub: &Hub, caller: &Caller, root: &Event, found: &mut Found) -> Re
     let mut queue = VecDeque::from([root.id]);
     while let Some(id) = queue.pop_front() {
         for (topic, seq) in effects.remove(&id).unwrap_or_default() {
-            let Some(event) = at(hub, &topic, seq).await? else { continue };
+            let Some(event) = event_at(hub, &topic, seq).await? else { continue };
             if !seen.insert(event.id) {
                 continue;
             }

@@ -16,10 +16,9 @@ use promethean_store::{GroupState, ReadMax, TopicInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::seek;
 use crate::Hub;
 use crate::auth::Action;
-use crate::http::{Caller, Query, json_body, read_body, unreadable};
+use crate::http::{Caller, Changer, Query, SMALL, json_body, parse_json, read_body, unreadable};
 use crate::rejection::Rejection;
 
 const DEFAULT: usize = 100;
@@ -301,14 +300,11 @@ struct Redriven {
 
 pub(super) async fn redrive(
     State(hub): State<Arc<Hub>>,
-    caller: Caller,
-    query: Query,
+    Changer { topic, sub }: Changer,
     body: Body,
 ) -> Result<Response, Rejection> {
-    let topic = query.topic()?;
-    caller.may(Action::Admin, &topic)?;
-    let body = read_body(body, seek::MOST).await?;
-    let asked: Asked = if body.is_empty() { Asked::default() } else { seek::parse(&body)? };
+    let body = read_body(body, SMALL).await?;
+    let asked: Asked = if body.is_empty() { Asked::default() } else { parse_json(&body)? };
     if asked.limit == Some(0) {
         return Err(Rejection::new(Code::BadRequest, "limit: must be at least 1"));
     }
@@ -333,5 +329,6 @@ pub(super) async fn redrive(
         return Ok(json_body(&Planned { matching, remaining, dry_run: true }));
     }
     let done = hub.bus.redrive_only(&topic, limit, &wanted).await?;
+    tracing::info!(%topic, letters = done.redriven, sub, "dead letters were sent back");
     Ok(json_body(&Redriven { redriven: done.redriven, remaining: done.remaining }))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_bus::{FOREIGN, GroupStatus, Holding};
+use promethean_bus::{FOREIGN, GroupStatus, Holding, HoldingState};
 use promethean_event::{EventId, Group, Millis, Topic};
 use serde::Serialize;
 
@@ -148,7 +148,7 @@ struct Held<'a> {
 }
 
 fn held<'a>(known: &Known<'a>) -> Held<'a> {
-    let held = || known.status.unfinished.iter().filter(|one| one.state == "held");
+    let held = || known.status.unfinished.iter().filter(|one| one.state == HoldingState::Held);
     let mut by_member: BTreeMap<u64, usize> = BTreeMap::new();
     for one in held() {
         *by_member.entry(one.member.unwrap_or(0)).or_default() += 1;
@@ -208,11 +208,11 @@ fn unanswered(known: &Known<'_>) -> Option<Reason> {
 /// Events that wait for an earlier one of their key.
 fn blocked(known: &Known<'_>) -> Option<Reason> {
     let unfinished = &known.status.unfinished;
-    let count = unfinished.iter().filter(|one| one.state == "behind_key").count();
-    let first = unfinished.iter().find(|one| one.state != "behind_key").filter(|_| count > 0)?;
+    let count = unfinished.iter().filter(|one| one.state == HoldingState::BehindKey).count();
+    let first = unfinished.iter().find(|one| one.state != HoldingState::BehindKey).filter(|_| count > 0)?;
     let what = match first.state {
-        "held" => "is in flight",
-        "backoff" => "waits to be delivered again",
+        HoldingState::Held => "is in flight",
+        HoldingState::Backoff => "waits to be delivered again",
         _ => "is not done",
     };
     Some(Reason {
@@ -227,7 +227,7 @@ fn blocked(known: &Known<'_>) -> Option<Reason> {
 
 /// Nacked events whose time has not come, where nothing else is under way.
 fn backoff(known: &Known<'_>) -> Option<Reason> {
-    let waiting = known.status.unfinished.iter().filter(|one| one.state == "backoff");
+    let waiting = known.status.unfinished.iter().filter(|one| one.state == HoldingState::Backoff);
     let next = waiting.min_by_key(|one| one.until).filter(|_| known.status.in_flight == 0)?;
     let left = next.until.map_or(Duration::ZERO, |until| until.since(known.now));
     let text = format!(
@@ -275,12 +275,12 @@ mod tests {
             waiting: 0,
             max_attempts: 5,
             filtered: false,
-            unfinished: vec![holding("held")],
+            unfinished: vec![holding(HoldingState::Held)],
             counts: Counts::default(),
         }
     }
 
-    fn holding(state: &'static str) -> Holding {
+    fn holding(state: HoldingState) -> Holding {
         let (member, since) = (Some(7), Some(Millis(100_000)));
         let id = EventId::from_bytes([1; 16]);
         Holding {
@@ -333,7 +333,8 @@ mod tests {
     #[test]
     fn what_waits_behind_a_key_and_for_its_time_is_told_with_the_event() {
         let mut blocked = status();
-        blocked.unfinished = vec![holding("backoff"), holding("behind_key"), holding("behind_key")];
+        blocked.unfinished =
+            vec![holding(HoldingState::Backoff), holding(HoldingState::BehindKey), holding(HoldingState::BehindKey)];
         (blocked.in_flight, blocked.waiting) = (0, 1);
         let found = explained(&blocked, 121_000, 0);
         assert_eq!(found.iter().map(|one| one.code).collect::<Vec<_>>(), ["blocked_key", "backoff"]);

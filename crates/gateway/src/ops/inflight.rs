@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_bus::Holding;
+use promethean_bus::{Holding, HoldingState};
 use promethean_event::{EventId, Group, Millis, Topic};
-use promethean_store::ReadMax;
 use serde::Serialize;
 
 use super::holders::{self, Holder};
 use crate::Hub;
-use crate::http::{Caller, Query, json_body, unreadable};
+use crate::http::{Caller, Query, event_at, json_body};
 use crate::rejection::Rejection;
 
 #[derive(Serialize)]
@@ -75,11 +74,11 @@ pub(super) async fn inflight(State(hub): State<Arc<Hub>>, caller: Caller, query:
     let holders = holders::all(&hub);
     for one in status.unfinished {
         match one.state {
-            "held" if shown.inflight.len() < limit => {
+            HoldingState::Held if shown.inflight.len() < limit => {
                 let holder = one.member.and_then(|member| holders.get(&member));
                 shown.inflight.push(held(&hub, &topic, one, holder).await?);
             }
-            "backoff" if shown.waiting.len() < limit => {
+            HoldingState::Backoff if shown.waiting.len() < limit => {
                 let key = key(&hub, &topic, one.seq).await?;
                 let Holding { id, seq, attempts: attempt, until, reason, .. } = one;
                 shown.waiting.push(Waiting { id, seq, key, attempt, until, reason });
@@ -106,7 +105,6 @@ async fn held(hub: &Hub, topic: &Topic, one: Holding, holder: Option<&Holder>) -
 
 /// The key of the event at `seq`.
 pub(super) async fn key(hub: &Hub, topic: &Topic, seq: u64) -> Result<Option<String>, Rejection> {
-    let read = hub.bus.store().read(topic, seq, ReadMax::events(1)).await.map_err(unreadable)?;
-    let event = read.first().filter(|event| event.seq == seq);
+    let event = event_at(hub, topic, seq).await?;
     Ok(event.and_then(|event| event.key().map(std::borrow::Cow::into_owned)))
 }

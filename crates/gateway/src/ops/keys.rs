@@ -8,7 +8,7 @@ use promethean_event::{Event, Millis, Topic, json};
 
 use super::as_of;
 use crate::Hub;
-use crate::http::{Caller, Query, json_body, json_text, unreadable};
+use crate::http::{Caller, Query, event_at, json_body, json_text, unreadable};
 use crate::rejection::Rejection;
 
 const DEFAULT: usize = 1_000;
@@ -75,7 +75,7 @@ async fn past_page(
             next = last;
             break;
         }
-        if let Some(event) = as_of::event_at(hub, topic, seq).await? {
+        if let Some(event) = event_at(hub, topic, seq).await? {
             entry(&mut out, &key, &event, first);
             first = false;
         }

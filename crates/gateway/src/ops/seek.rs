@@ -6,17 +6,13 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use promethean_event::{Code, Cursor, EventId, From, Group, Invalid, Millis, Seq, Topic, limits};
-use promethean_store::{GroupState, Seek};
+use promethean_store::{GroupState, Start};
 use serde::{Deserialize, Serialize};
 
-use super::as_of;
 use crate::Hub;
 use crate::auth::Action;
-use crate::http::{Caller, Query, json_body, read_body, unreadable};
+use crate::http::{self, Caller, Query, SMALL, event_at, json_body, parse_json, read_body, unreadable};
 use crate::rejection::Rejection;
-
-/// Most bytes of a body that says what to do.
-pub(super) const MOST: usize = 256 * 1024;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -73,7 +69,7 @@ pub(super) async fn seek(
     let (topic, group) = query.topic_and_group()?;
     caller.may(Action::Admin, &topic)?;
     let dry_run = query.flag("dryRun", false)?;
-    let to = asked(&read_body(body, MOST).await?)?;
+    let to = asked(&read_body(body, SMALL).await?)?;
     let before = hub.bus.lag(&topic, &group).await?;
     let state = hub.bus.store().load(&topic, &group).await.map_err(unreadable)?.map(|(state, _)| state);
     let tail = hub.bus.store().info(&topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
@@ -86,6 +82,10 @@ pub(super) async fn seek(
     let new = state.is_none();
     let (again, skipped) = state.map_or((0, 0), |state| difference(&state, tail, after.seq));
     let (lag_before, before) = (before.events, place(before.cursor));
+    if !dry_run {
+        let (from, to, sub) = (before.seq, after.seq, caller.identity.sub.as_deref());
+        tracing::info!(%topic, %group, from, to, sub, "the group's cursor was moved");
+    }
     Ok(json_body(&Moved { topic, group, dry_run, before, after, lag_before, lag_after, again, skipped, new }))
 }
 
@@ -105,36 +105,22 @@ fn place(cursor: Option<Cursor>) -> Place {
 
 /// Where a seek would go.
 async fn target(hub: &Hub, topic: &Topic, to: To) -> Result<Place, Rejection> {
-    let store = hub.bus.store();
-    let seek = match to {
-        To::From(From::Earliest) => Seek::Earliest,
-        To::From(From::Ts(ts)) => Seek::Ts(ts),
-        To::From(From::AfterId(id)) => Seek::AfterId(id),
-        To::From(From::Latest | From::Snapshot) => Seek::Latest,
-        To::Seq(next) => {
-            let info = store.info(topic).await.map_err(unreadable)?;
-            let (first, last) = info.map_or((1, 0), |info| (info.first_seq, info.last_seq));
-            let seq = next.saturating_sub(1).max(first.saturating_sub(1)).min(last);
-            let event = as_of::event_at(hub, topic, seq).await?;
-            return Ok(Place {
-                seq,
-                last_id: event.as_ref().map(|event| event.id),
-                last_ts: event.map(|event| event.ts),
-            });
+    let next = match to {
+        To::Seq(next) => next,
+        To::From(from) => {
+            let Start { done: seq, last, .. } = http::place(hub, topic, from).await?;
+            return Ok(Place { seq, last_id: last.map(|(id, _)| id), last_ts: last.map(|(_, ts)| ts) });
         }
     };
-    let start = match (store.seek(topic, seek).await.map_err(unreadable)?, to) {
-        (Some(start), _) => start,
-        (None, To::From(From::AfterId(id))) => {
-            return Err(Rejection::new(Code::UnknownId, format!("afterId: no event of this topic has the id {id}")));
-        }
-        (None, _) => promethean_store::Start::default(),
-    };
-    Ok(Place { seq: start.done, last_id: start.last.map(|(id, _)| id), last_ts: start.last.map(|(_, ts)| ts) })
+    let info = hub.bus.store().info(topic).await.map_err(unreadable)?;
+    let (first, last) = info.map_or((1, 0), |info| (info.first_seq, info.last_seq));
+    let seq = next.saturating_sub(1).max(first.saturating_sub(1)).min(last);
+    let event = event_at(hub, topic, seq).await?;
+    Ok(Place { seq, last_id: event.as_ref().map(|event| event.id), last_ts: event.map(|event| event.ts) })
 }
 
 fn asked(body: &[u8]) -> Result<To, Rejection> {
-    let asked: Asked = parse(body)?;
+    let asked: Asked = parse_json(body)?;
     let required = |name: &str| Rejection::new(Code::BadRequest, format!("{name} required"));
     match asked.from.as_deref() {
         Some("earliest") => Ok(To::From(From::Earliest)),
@@ -152,14 +138,6 @@ fn asked(body: &[u8]) -> Result<To, Rejection> {
         Some(_) => Err(Rejection::new(Code::BadRequest, "from: must be earliest, latest, ts, afterId or seq")),
         None => Err(required("from")),
     }
-}
-
-/// A body that is a JSON object of known shape.
-pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Rejection> {
-    serde_json::from_slice(body).map_err(|error| {
-        let code = if error.is_data() { Code::BadRequest } else { Code::BadJson };
-        Rejection::new(code, format!("the body: {error}"))
-    })
 }
 
 #[cfg(test)]

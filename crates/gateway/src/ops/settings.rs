@@ -14,10 +14,8 @@ use promethean_store::{Compaction, SnapshotJob, TopicSettings};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::groups::millis;
-use super::seek;
 use crate::Hub;
-use crate::auth::Action;
-use crate::http::{Caller, Query, json_body, read_body};
+use crate::http::{Caller, Changer, Query, SMALL, json_body, parse_json, read_body};
 use crate::rejection::Rejection;
 
 #[derive(Serialize)]
@@ -145,13 +143,10 @@ pub(super) async fn show(State(hub): State<Arc<Hub>>, caller: Caller, query: Que
 
 pub(super) async fn change(
     State(hub): State<Arc<Hub>>,
-    caller: Caller,
-    query: Query,
+    Changer { topic, sub }: Changer,
     body: Body,
 ) -> Result<Response, Rejection> {
-    let topic = query.topic()?;
-    caller.may(Action::Admin, &topic)?;
-    let change: Change = seek::parse(&read_body(body, seek::MOST).await?)?;
+    let change: Change = parse_json(&read_body(body, SMALL).await?)?;
     let store = hub.bus.store();
     let before = store.settings(&topic);
     let refused = |reason| Rejection::new(Code::BadRequest, reason);
@@ -159,7 +154,7 @@ pub(super) async fn change(
     if after != before {
         let failed = |error| Rejection::new(Code::PublishFailed, format!("the settings were not saved: {error}"));
         store.set_settings(&topic, after.clone()).await.map_err(failed)?;
-        tracing::info!(%topic, sub = caller.identity.sub.as_deref(), "the topic's settings were changed");
+        tracing::info!(%topic, sub, "the topic's settings were changed");
     }
     Ok(json_body(&Shown::of(topic, after)))
 }

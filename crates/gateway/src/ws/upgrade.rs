@@ -19,6 +19,7 @@ use sha1::{Digest, Sha1};
 
 use super::{origin, session};
 use crate::Hub;
+use crate::http::bearer;
 use crate::listener::{Peer, Stream};
 use crate::rejection::{Rejection, error_response};
 
@@ -134,12 +135,6 @@ fn open(upgraded: Upgraded) -> (session::Wire, Bytes) {
         Ok(parts) => (Box::new(parts.io.into_inner()), parts.read_buf),
         Err(upgraded) => (Box::new(TokioIo::new(upgraded)), Bytes::new()),
     }
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 fn accept_of(key: &HeaderValue) -> Option<HeaderValue> {

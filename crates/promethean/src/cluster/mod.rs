@@ -19,7 +19,7 @@ use promethean_bus::{
 use promethean_client::Client;
 use promethean_event::frame::ask;
 use promethean_gateway::auth::Secret;
-use promethean_gateway::cluster::{Asked, read_cursor, read_seek, read_status};
+use promethean_gateway::cluster::{Asked, read_seek, read_status};
 use promethean_store::Peer;
 
 use link::{Link, Said};
@@ -134,7 +134,7 @@ impl Relays for Ways {
             // From here on, whatever happens, dropping this unsubscribes.
             let member = Member { link, topic: topic.clone(), group };
             let said = answer_in_time(answer).await?;
-            let cursor = said.result.map_err(refused)?.and_then(|cursor| read_cursor(&topic, &cursor));
+            let cursor = said.result.map_err(refused)?.and_then(|cursor| serde_json::from_str(&cursor).ok());
             let cursor = cursor.ok_or_else(|| lost("the owner's OK has no cursor"))?;
             if paused {
                 member.pause(true);
@@ -147,16 +147,16 @@ impl Relays for Ways {
         let (inner, owner, topic, group) = (Arc::clone(&self.inner), owner.clone(), topic.clone(), group.clone());
         Box::pin(async move {
             let text = inner.ask(&owner, |corr| Asked::seek(corr, topic.clone(), &group, to)).await?;
-            read_seek(&text, &topic).map_err(refused)
+            read_seek(&text).map_err(refused)
         })
     }
 
     fn status(&self, owner: &Peer, topic: &Topic, group: &Group, unfinished: bool) -> Relaying<Option<GroupStatus>> {
         let (inner, owner, topic, group) = (Arc::clone(&self.inner), owner.clone(), topic.clone(), group.clone());
         Box::pin(async move {
-            let asked = |corr| Asked::Status { corr, topic: topic.clone(), group: group.to_string(), unfinished };
+            let asked = |corr| Asked::Status { corr, topic: topic.clone(), group: group.clone(), unfinished };
             let text = inner.ask(&owner, asked).await?;
-            read_status(&text, &topic, &group, &inner.me).map_err(refused)
+            read_status(&text, &inner.me).map_err(refused)
         })
     }
 }

@@ -190,7 +190,7 @@ fn relayed<T>(result: std::result::Result<T, Error>) -> std::result::Result<T, R
 impl Relays for Calls {
     fn join(&self, owner: &Peer, join: RelayJoin) -> Relaying<(Cursor, Box<dyn Remote>)> {
         let (bus, world, owner) = (self.world.bus_of(owner), Arc::clone(&self.world), owner.clone());
-        let origin = Origin { hub: Arc::clone(&self.me), subscription: join.subscription };
+        let origin = Origin { hub: (&*self.me).into(), subscription: join.subscription };
         Box::pin(async move {
             let bus = bus.ok_or_else(lost)?;
             let options = SubscribeOptions {
