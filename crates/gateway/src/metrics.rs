@@ -16,13 +16,14 @@ use axum::response::{IntoResponse, Response};
 use http::header;
 use http::request::Parts;
 use promethean_bus::REDRIVE_GROUP;
-use promethean_bus::metrics::{GroupSeries, OTHER};
-use promethean_event::{Code, Group, Topic};
+use promethean_bus::metrics::{GroupName, GroupSeries, OTHER};
+use promethean_event::Code;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use crate::Hub;
 use crate::http::{Caller, unreadable};
+use crate::ops::Holdings;
 use crate::rejection::Rejection;
 use collector::Scrape;
 
@@ -131,6 +132,7 @@ async fn scrape(hub: &Hub) -> Result<Scrape, Rejection> {
         outbox_parked: hub.gauges.outbox_parked.load(Relaxed),
         outbox_sent: hub.gauges.outbox_sent.load(Relaxed),
         outbox_errors: hub.gauges.outbox_errors.load(Relaxed),
+        spans_dropped: hub.tracer.as_ref().map_or(0, |tracer| tracer.dropped()),
         process: process::read(),
     })
 }
@@ -157,24 +159,28 @@ async fn sizes(hub: &Hub, most: usize) -> Result<(OfTopics, OfGroups), Rejection
     Ok((bytes.into_iter().collect(), lags.into_iter().collect()))
 }
 
-/// Of what is in flight, what WebSockets hold.
+/// Of what is in flight, what WebSockets hold: under the names that the bus counts by, `_other` too.
 async fn ws_inflight(hub: &Hub, groups: &[GroupSeries]) -> Result<OfGroups, Rejection> {
-    let ids = hub.connections.list().into_iter().flat_map(|connection| connection.subscriptions());
-    let ids: HashSet<u64> = ids.map(|held| held.id).collect();
-    let mut found = Vec::new();
-    for ((topic, group), counts) in groups {
-        let mut held = 0;
-        if counts.in_flight.load(Relaxed) > 0
-            && let (Ok(topic), Ok(group)) = (Topic::parse(topic), Group::parse(group))
-            && hub.bus.is_live(&topic, &group)
-            && let Some(status) = hub.bus.group_outline(&topic, &group).await?
-        {
-            let members = status.members.iter().filter(|member| ids.contains(&member.id));
-            held = members.map(|member| member.in_flight as u64).sum();
+    let mut held: BTreeMap<GroupName, u64> = groups.iter().map(|(name, _)| (name.clone(), 0)).collect();
+    let busy: HashSet<&GroupName> =
+        groups.iter().filter(|(_, counts)| counts.in_flight.load(Relaxed) > 0).map(|(name, _)| name).collect();
+    let mut holdings = Holdings::default();
+    for subscription in hub.connections.list().iter().flat_map(|connection| connection.subscriptions()) {
+        let (Some(group), Some(membership)) = (&subscription.group, subscription.membership.upgrade()) else {
+            continue;
+        };
+        for topic in membership.topics() {
+            let mut name: GroupName = (topic.as_str().into(), group.as_str().into());
+            if !held.contains_key(&name) {
+                name = (OTHER.into(), OTHER.into());
+            }
+            if busy.contains(&name) {
+                let count = holdings.of(hub, topic, group, subscription.id).await?;
+                *held.entry(name).or_default() += count as u64;
+            }
         }
-        found.push(((topic.to_string(), group.to_string()), held));
     }
-    Ok(found)
+    Ok(held.into_iter().map(|((topic, group), count)| ((topic.into(), group.into()), count)).collect())
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Who may see and change what on the ops port.
+//! Who may see and change what on the ops port. That every route asks for a token is in `ops_routes.rs`.
 
 mod harness;
 
+use futures_util::{SinkExt, StreamExt};
 use harness::{Served, Setup, jwt, token};
 use http::Method;
 use promethean_bus::{From, Group, Topic};
@@ -9,6 +10,7 @@ use promethean_event::Millis;
 use promethean_gateway::EdgeConfig;
 use promethean_gateway::ops::router;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
 
 const READS: &[&str] = &[
     "/topics",
@@ -45,23 +47,6 @@ async fn change(hub: &Served, token: &str, method: Method, path: &str, body: &'s
 
 fn names<'a>(rows: &'a Value, field: &str) -> Vec<&'a str> {
     rows.as_array().expect("a list").iter().map(|row| row[field].as_str().expect("a name")).collect()
-}
-
-#[tokio::test]
-async fn without_a_token_only_health_and_the_page_are_there() {
-    let hub = hub().await;
-    for path in READS {
-        let answer = hub.get(path).await;
-        answer.refused(401, "no_token");
-        assert_eq!(answer.header("www-authenticate"), "Bearer", "{path}");
-        hub.get_as("nonsense", path).await.refused(401, "jwt_invalid");
-    }
-    hub.send(Method::PUT, "/cursors?topic=a.b&group=g", &[], r#"{"from":"latest"}"#).await.refused(401, "no_token");
-    hub.send(Method::POST, "/dlq/redrive?topic=a.b", &[], "{}").await.refused(401, "no_token");
-    hub.send(Method::POST, "/publish/a.b", &[], "1").await.refused(401, "no_token");
-    for path in ["/", "/healthz", "/readyz", "/openapi.json"] {
-        assert_eq!(hub.get(path).await.status, 200, "{path}");
-    }
 }
 
 #[tokio::test]
@@ -178,4 +163,40 @@ async fn no_token_is_ever_shown() {
     }
     assert!(!hub.stored("a.b").await[0].to_json().contains("canary"));
     assert!(!format!("{:?}", hub.hub).contains("canary"), "nor in what a log would print of the hub");
+}
+
+#[tokio::test]
+async fn connections_name_whom_a_token_is_for_and_hide_what_the_asker_may_not_see() {
+    let hub = hub().await;
+    let (mut socket, _) = tokio_tungstenite::connect_async(format!("ws://{}/ws", hub.addr)).await.expect("a WebSocket");
+    let subscribe =
+        |topic: &str| json!({ "op": "SUBSCRIBE", "topic": topic, "group": "g", "opts": { "from": "earliest" } });
+    let auth = json!({ "op": "AUTH", "token": token(&["subscribe:**"]) });
+    for frame in [auth, subscribe("a.b"), subscribe("secret"), subscribe("a.*")] {
+        socket.send(Message::text(frame.to_string())).await.expect("sent");
+        // Deliveries come in between.
+        let answer = harness::patient("an answer", async {
+            loop {
+                let frame = socket.next().await.expect("open").expect("a frame");
+                let frame: Value = serde_json::from_str(frame.to_text().expect("text")).expect("JSON");
+                if frame["op"] != "EVENT" {
+                    break frame;
+                }
+            }
+        });
+        assert_eq!(answer.await["op"], "OK");
+    }
+    let seen = async |scopes: &[&str]| {
+        let shown = hub.get_as(&token(scopes), "/connections").await.ok();
+        assert_eq!(shown["connections"][0]["sub"], "somebody", "{shown}");
+        names(&shown["connections"][0]["subscriptions"], "topic")
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&["subscribe:a.*"]).await, ["a.b"]);
+    assert_eq!(seen(&["subscribe:other"]).await, [""; 0]);
+    assert_eq!(seen(&["admin:**"]).await, ["a.b", "secret", "a.*"]);
+    let held = hub.get_as(&token(&["subscribe:**"]), "/inflight?topic=a.b&group=g").await.ok();
+    assert_eq!((&held["inflight"][0]["sub"], &held["inflight"][0]["connection"]), (&json!("somebody"), &json!("c1")));
 }

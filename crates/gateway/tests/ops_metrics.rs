@@ -109,6 +109,9 @@ async fn every_metric_of_the_contract_has_its_value() {
     let now = promethean_event::Millis::now().0 as f64 / 1_000.0;
     let started = metrics["process_start_time_seconds"];
     assert!(started <= now + 2.0 && started > now - 3_600.0, "started at {started}, now {now}");
+    let group = &hub.get("/groups?topic=t").await.ok()["groups"][0];
+    let counts = ["redelivered", "deadLettered", "inflight", "lag"].map(|name| group[name].as_u64());
+    assert_eq!(counts, [Some(1), Some(1), Some(5), Some(5)], "{group}");
     drop(events);
 }
 
@@ -139,7 +142,18 @@ async fn labels_are_bounded_and_the_rest_is_counted_together() {
         }
     }
     let metrics = scrape(&hub).await;
-    for name in ["events_published_total", "store_bytes", "group_lag", "events_delivered_total", "events_inflight"] {
+    let of_topics = ["events_published_total", "store_bytes"];
+    let of_groups = [
+        "group_lag",
+        "events_delivered_total",
+        "events_acked_total",
+        "events_nacked_total",
+        "events_redelivered_total",
+        "events_dead_lettered_total",
+        "events_inflight",
+        "ws_inflight",
+    ];
+    for name in of_topics.into_iter().chain(of_groups) {
         let series: Vec<&String> = metrics.keys().filter(|key| key.starts_with(&format!("{name}{{"))).collect();
         assert!(series.len() <= 4 && series.iter().any(|key| key.contains("_other")), "{name}: {series:?}");
     }
@@ -148,22 +162,24 @@ async fn labels_are_bounded_and_the_rest_is_counted_together() {
 }
 
 #[tokio::test]
-async fn a_websocket_is_counted_with_what_it_holds() {
-    use futures_util::{SinkExt, StreamExt};
-    let hub = Setup::default().start(router).await;
+async fn a_websocket_is_counted_with_what_it_holds_also_beyond_the_bound() {
+    use futures_util::SinkExt;
+    let edge = EdgeConfig { metrics_max_series: 1, ..EdgeConfig::default() };
+    let hub = Setup { edge, ..Setup::default() }.start(router).await;
     hub.fill("t", 3).await;
     let (mut socket, _) = tokio_tungstenite::connect_async(format!("ws://{}/ws", hub.addr)).await.expect("a WebSocket");
-    let subscribe = r#"{"op":"SUBSCRIBE","topic":"t","group":"g","opts":{"from":"earliest"}}"#;
-    socket.send(tokio_tungstenite::tungstenite::Message::text(subscribe)).await.expect("sent");
-    for _ in 0..2 {
-        harness::patient("a frame", socket.next()).await.expect("open").expect("a frame");
+    let (own, other) = (r#"{topic="t",group="g"}"#, r#"{topic="_other",group="_other"}"#);
+    for (group, named, held) in [("g", own, 3.0), ("h", other, 3.0), ("i", other, 6.0)] {
+        let subscribe = format!(r#"{{"op":"SUBSCRIBE","topic":"t","group":"{group}","opts":{{"from":"earliest"}}}}"#);
+        socket.send(tokio_tungstenite::tungstenite::Message::text(subscribe)).await.expect("sent");
+        harness::patient(group, async {
+            while scrape(&hub).await.get(&format!("ws_inflight{named}")) != Some(&held) {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        is(&scrape(&hub).await, &format!("events_inflight{named}"), held);
     }
-    harness::patient("three in flight", async {
-        while scrape(&hub).await.get(r#"ws_inflight{topic="t",group="g"}"#) != Some(&3.0) {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-    })
-    .await;
     is(&scrape(&hub).await, "ws_connections", 1.0);
 }
 

@@ -34,6 +34,7 @@ pub(super) struct Scrape {
     pub(super) outbox_parked: u64,
     pub(super) outbox_sent: u64,
     pub(super) outbox_errors: u64,
+    pub(super) spans_dropped: u64,
     pub(super) process: Process,
 }
 
@@ -99,6 +100,7 @@ impl Collector for Scrape {
         gauge(out, "outbox_parked", "Rows of the outbox that were given up", self.outbox_parked)?;
         counter(out, "outbox_sent", "Rows of the outbox published by this hub", self.outbox_sent)?;
         counter(out, "outbox_errors", "Tries to publish a row of the outbox that failed", self.outbox_errors)?;
+        counter(out, "otel_spans_dropped", "Spans that did not reach the collector", self.spans_dropped)?;
         let build = [("version", env!("CARGO_PKG_VERSION")), ("store", self.store)];
         gauges(out, "promethean_build_info", "What this hub is", std::iter::once((build, 1)))?;
         self.process.encode(out)

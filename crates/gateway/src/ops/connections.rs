@@ -1,15 +1,13 @@
 //! `GET /connections`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_bus::GroupStatus;
-use promethean_event::{Group, Millis, Selector, Topic};
+use promethean_event::{Group, Millis, Selector};
 use serde::Serialize;
 
-use super::holders;
+use super::holders::{self, Holdings};
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{Caller, json_body};
@@ -44,17 +42,14 @@ struct Connections {
     connections: Vec<Row>,
 }
 
-/// How groups stand, each asked once.
-type Asked = HashMap<(Topic, Group), Option<GroupStatus>>;
-
 pub(super) async fn connections(State(hub): State<Arc<Hub>>, caller: Caller) -> Result<Response, Rejection> {
-    let mut asked = Asked::new();
+    let mut holdings = Holdings::default();
     let mut connections = Vec::new();
     for connection in hub.connections.list() {
         let mut subscriptions = Vec::new();
         for held in connection.subscriptions() {
             if sees(&caller, &held) {
-                subscriptions.extend(subscription(&hub, held, &mut asked).await?);
+                subscriptions.extend(subscription(&hub, held, &mut holdings).await?);
             }
         }
         connections.push(Row {
@@ -78,19 +73,12 @@ fn sees(caller: &Caller, held: &Held) -> bool {
     }
 }
 
-async fn subscription(hub: &Hub, held: Held, asked: &mut Asked) -> Result<Option<Subscription>, Rejection> {
+async fn subscription(hub: &Hub, held: Held, holdings: &mut Holdings) -> Result<Option<Subscription>, Rejection> {
     let Some(membership) = held.membership.upgrade() else { return Ok(None) };
     let mut inflight = 0;
     if let Some(group) = &held.group {
         for topic in membership.topics() {
-            let key = (topic, group.clone());
-            if !asked.contains_key(&key) {
-                let status = hub.bus.group_outline(&key.0, &key.1).await?;
-                asked.insert(key.clone(), status);
-            }
-            let members = asked.get(&key).and_then(Option::as_ref).map(|status| status.members.as_slice());
-            let member = members.unwrap_or_default().iter().find(|member| member.id == held.id);
-            inflight += member.map_or(0, |member| member.in_flight);
+            inflight += holdings.of(hub, topic, group, held.id).await?;
         }
     }
     let paused = membership.is_paused();

@@ -32,6 +32,7 @@ use crate::rejection::method_not_allowed;
 use crate::{Hub, dashboard, metrics, ws};
 
 pub use about::{About, Addresses};
+pub(crate) use holders::Holdings;
 pub use samples::Samples;
 
 /// The routes of the ops port: the ops API, the page, and what the page needs of the other two ports.

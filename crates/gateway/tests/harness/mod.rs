@@ -19,8 +19,8 @@ use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::{Intake, Listener};
 use promethean_gateway::{EdgeConfig, Hub};
-use promethean_store::ReadMax;
 use promethean_store::memory::Memory;
+use promethean_store::{ReadMax, Store};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
@@ -37,6 +37,8 @@ pub(crate) struct Setup {
     pub(crate) auth: AuthConfig,
     pub(crate) quotas: Quotas,
     pub(crate) edge: EdgeConfig,
+    /// The engine; the memory one if left out.
+    pub(crate) store: Option<Arc<dyn Store>>,
 }
 
 impl Setup {
@@ -52,7 +54,7 @@ impl Setup {
             limits: Limits { max_event_bytes: self.edge.max_event_bytes },
             max_series: self.edge.metrics_max_series,
         };
-        let bus = Bus::new(Arc::new(Memory::new()), options);
+        let bus = Bus::new(self.store.unwrap_or_else(|| Arc::new(Memory::new())), options);
         let auth = Authenticator::new(&self.auth).expect("a configuration");
         let hub = Arc::new(Hub::new(bus, auth, self.quotas, self.edge));
         let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
