@@ -64,8 +64,7 @@ impl Error {
 
     /// Whether the hub does not know the client, or does not let it do this.
     pub fn is_denied(&self) -> bool {
-        use Code::{BadToken, Forbidden, JwtInvalid, NoToken, TokenExpired, Unauthorized};
-        matches!(self.code(), Some(Unauthorized | NoToken | BadToken | JwtInvalid | TokenExpired | Forbidden))
+        self.code().is_some_and(Code::is_denial)
     }
 
     pub(crate) fn refused(refusal: &Refusal<'_>) -> Self {

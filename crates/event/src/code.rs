@@ -68,6 +68,14 @@ codes! {
     ShuttingDown = "shutting_down",
 }
 
+impl Code {
+    /// Whether the hub does not know who it is, or does not let it do this.
+    pub const fn is_denial(self) -> bool {
+        use Code::{BadToken, Forbidden, JwtInvalid, NoToken, TokenExpired, Unauthorized};
+        matches!(self, Unauthorized | NoToken | BadToken | JwtInvalid | TokenExpired | Forbidden)
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

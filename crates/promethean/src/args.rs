@@ -175,8 +175,8 @@ pub(crate) struct DoctorArgs {
     /// Copy everything that can still be read into a new directory.
     #[arg(long, value_name = "TO")]
     pub(crate) salvage: Option<PathBuf>,
-    /// The report as JSON.
-    #[arg(long, conflicts_with = "salvage")]
+    /// The report, or what was saved, as JSON.
+    #[arg(long)]
     pub(crate) json: bool,
 }
 
@@ -188,6 +188,9 @@ pub(crate) struct MigrateArgs {
     /// The replica set and the database: mongodb://HOST:PORT/DATABASE?replicaSet=NAME.
     #[arg(long, value_name = "URL", env = "MONGO_URL", hide_env_values = true)]
     pub(crate) to: String,
+    /// What was copied, as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Which hub, and as whom.

@@ -93,8 +93,8 @@ fn an_embedded_store_moves_to_mongodb_as_it_is() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("copied 4 topics, 515 events and 3 groups"), "{text}");
     // Once more: nothing to do, and still the same.
-    let (code, text) = said(&migrate(&dir, scratch.url()).output().expect("it runs"));
-    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = said(&migrate(&dir, scratch.url()).arg("--json").output().expect("it runs"));
+    assert_eq!((code, text.as_str()), (Some(0), "{\"topics\":4,\"events\":515,\"groups\":3}\n"));
     runtime().block_on(same(&dir, scratch.url()));
     // Now the database has an event of its own.
     let (code, text) = said(&migrate(&dir, scratch.url()).output().expect("it runs"));
@@ -140,4 +140,7 @@ fn a_directory_that_is_none_and_a_wrong_address_are_named() {
     runtime().block_on(fill(&dir, 1));
     let (code, text) = said(&migrate(&dir, "nonsense").output().expect("it runs"));
     assert_eq!((code, text.contains("mongodb://HOST")), (Some(2), true), "{text}");
+    let nobody = "mongodb://127.0.0.1:1/x?replicaSet=rs&serverSelectionTimeoutMS=200";
+    let (code, text) = said(&migrate(&dir, nobody).output().expect("it runs"));
+    assert_eq!((code, text.contains("no MongoDB answers at 127.0.0.1:1")), (Some(3), true), "{text}");
 }

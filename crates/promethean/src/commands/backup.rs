@@ -24,19 +24,32 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<(), Failure> {
     if path.exists() {
         return Err(Failure::usage(format!("{} is there already: name another file", path.display())));
     }
-    let failed = |error: std::io::Error| Failure::failed(format!("{} cannot be written: {error}", path.display()));
+    let answer = peer.get("/backup", &[])?;
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     let partial = Path::new(&name);
+    let written = write(answer, partial, path);
+    if written.is_err() {
+        // A part of a backup is none.
+        let _ = std::fs::remove_file(partial);
+    }
+    told(&written?, args.json, &format!("in {}", path.display()))?;
+    if !args.json {
+        out::hint(&format!("promethean restore {} DIR", path.display()));
+    }
+    Ok(())
+}
+
+/// Writes it to `partial`, reads it again, and gives it its name.
+fn write(answer: Answer, partial: &Path, path: &Path) -> Result<Totals, Failure> {
+    let failed = |error: std::io::Error| Failure::failed(format!("{} cannot be written: {error}", path.display()));
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(partial).map_err(failed)?;
-    copy(peer.get("/backup", &[])?, &mut |part| file.write_all(part).map_err(failed))?;
+    copy(answer, &mut |part| file.write_all(part).map_err(failed))?;
     file.sync_all().map_err(failed)?;
     let whole = File::open(partial).map_err(failed)?;
     let totals = backup::verify(BufReader::with_capacity(256 * 1024, whole)).map_err(Failure::failed)?;
     std::fs::rename(partial, path).map_err(failed)?;
-    told(&totals, args.json, &format!("in {}", path.display()))?;
-    out::hint(&format!("promethean restore {} DIR", path.display()));
-    Ok(())
+    Ok(totals)
 }
 
 fn copy(mut answer: Answer, write: &mut dyn FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
@@ -73,7 +86,9 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
         Failure::failed(format!("{error}{left}"))
     })?;
     told(&totals, args.json, &format!("in {}", args.dir.display()))?;
-    out::hint(&format!("promethean serve --data-dir {}", args.dir.display()));
+    if !args.json {
+        out::hint(&format!("promethean serve --data-dir {}", args.dir.display()));
+    }
     Ok(())
 }
 

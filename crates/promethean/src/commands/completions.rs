@@ -2,10 +2,12 @@
 
 use clap::CommandFactory;
 
+use super::out;
 use crate::args::Args;
 use crate::exit::Failure;
 
 pub(crate) fn run(shell: clap_complete::Shell) -> Result<(), Failure> {
-    clap_complete::generate(shell, &mut Args::command(), "promethean", &mut std::io::stdout());
-    Ok(())
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "promethean", &mut script);
+    out::bytes(&script)
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::out;
 use crate::args::ConfigCommand;
 use crate::commands::load;
 use crate::config::{DEFAULT_FILE, Layers, SETTINGS, Said, Setting};
@@ -9,17 +10,12 @@ use crate::exit::Failure;
 
 pub(crate) fn run(command: ConfigCommand) -> Result<(), Failure> {
     match command {
-        ConfigCommand::Default => print!("{DEFAULT_FILE}"),
+        ConfigCommand::Default => out::bytes(DEFAULT_FILE.as_bytes()),
         ConfigCommand::Show { json, config } => {
             let (_, layers) = load(&config)?;
-            if json {
-                println!("{:#}", as_json(&layers));
-            } else {
-                print!("{}", as_toml(&layers));
-            }
+            if json { out::line(&format!("{:#}", as_json(&layers))) } else { out::bytes(as_toml(&layers).as_bytes()) }
         }
     }
-    Ok(())
 }
 
 /// What may be shown of a value.

@@ -116,9 +116,8 @@ pub(crate) fn run(command: ContextCommand) -> Result<(), Failure> {
             contexts.save()?;
             let used = contexts.current.as_deref() == Some(&name);
             out::done(&format!("context {name} saved{}", if used { ", in use" } else { "" }));
-            if !used {
-                out::hint(&format!("promethean context use {name}"));
-            }
+            let next = if used { "promethean health".to_owned() } else { format!("promethean context use {name}") };
+            out::hint(&next);
         }
         ContextCommand::Use { name } => {
             let server = contexts.get(&name)?.server.clone();

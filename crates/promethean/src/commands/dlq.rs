@@ -226,6 +226,7 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
                 args.topic,
                 told.remaining
             ))?;
+            out::hint(&format!("promethean group list {}", args.topic));
         }
     }
     Ok(())

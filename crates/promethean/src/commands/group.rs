@@ -174,6 +174,7 @@ fn explain(args: &GroupArgs) -> Result<(), Failure> {
         for reason in &told.reasons {
             out::line(&format!("{}: {}", reason.code, out::plain(&reason.text)))?;
         }
+        out::hint(&format!("promethean group show {} {}", args.topic, args.group));
     }
     if told.reasons.iter().any(|reason| reason.code == "unknown_group") { Err(missing(args)) } else { Ok(()) }
 }
@@ -183,8 +184,13 @@ fn forget(args: &GroupArgs, yes: bool) -> Result<(), Failure> {
     if !yes {
         let groups: Rows = peer.read("/groups", &[("topic", args.topic.clone())])?;
         let row = groups.groups.iter().find(|row| row.group == args.group).ok_or_else(|| missing(args))?;
-        let text = format!("{} on {} would be forgotten: it is at #{}, lag {}", row.group, row.topic, row.seq, row.lag);
-        out::line(&text)?;
+        let Row { topic, group, seq, lag, .. } = row;
+        if args.json {
+            let told =
+                json!({ "topic": topic, "group": group, "forgotten": false, "dryRun": true, "seq": seq, "lag": lag });
+            return out::json(&told);
+        }
+        out::line(&format!("{group} on {topic} would be forgotten: it is at #{seq}, lag {lag}"))?;
         out::done("nothing was done: add --yes to do it");
         return Ok(());
     }

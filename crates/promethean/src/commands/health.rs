@@ -17,6 +17,7 @@ pub(crate) fn run(args: &HealthArgs) -> Result<(), Failure> {
         out::json(&serde_json::json!({ "server": peer.server(), "ready": ready, "status": status, "said": said }))?;
     } else if ready {
         out::line("ready")?;
+        out::hint("promethean topic list");
     }
     if ready { Ok(()) } else { Err(Failure::failed(format!("not ready ({status}): {said}"))) }
 }

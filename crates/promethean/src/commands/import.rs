@@ -107,6 +107,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<(), Failure> {
             limits::RESERVED_HEADER
         ));
     }
+    out::hint("promethean topic list");
     Ok(())
 }
 

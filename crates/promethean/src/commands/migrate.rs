@@ -3,12 +3,14 @@
 //! Topic by topic, piece by piece: a piece and the topic's counter go in one transaction, so that a run that was cut
 //! off goes on at the counter. Then everything is read again on both sides and compared.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use promethean_event::{Event, Topic};
 use promethean_store::log::{Log, Options as LogOptions};
 use promethean_store::mongo::{Mongo, Options};
 use promethean_store::{EventLog as _, GroupStore as _, ReadMax, Saved, Store as _, TopicInfo};
+use serde::Serialize;
 
+use super::out;
 use crate::args::MigrateArgs;
 use crate::compose::mongo_refused;
 use crate::exit::Failure;
@@ -30,9 +32,25 @@ pub(crate) fn run(args: &MigrateArgs) -> Result<(), Failure> {
         let told = migration.run().await;
         let _ = migration.mongo.close().await;
         let _ = migration.log.close().await;
-        println!("{}", told?);
+        let copied = told?;
+        if args.json {
+            return out::json(&copied);
+        }
+        let Copied { topics, events, groups } = copied;
+        out::line(&format!(
+            "copied {topics} topics, {events} events and {groups} groups; read again and compared: the same on both sides"
+        ))?;
+        out::hint("MONGO_URL=… promethean serve");
         Ok(())
     })
+}
+
+/// What is on both sides now.
+#[derive(Serialize)]
+struct Copied {
+    topics: usize,
+    events: u64,
+    groups: usize,
 }
 
 struct Migration {
@@ -41,7 +59,7 @@ struct Migration {
 }
 
 impl Migration {
-    async fn run(&self) -> Result<String, Failure> {
+    async fn run(&self) -> Result<Copied, Failure> {
         let topics = self.log.known();
         let mut infos = Vec::new();
         for topic in &topics {
@@ -50,25 +68,22 @@ impl Migration {
         self.check_target(&infos).await?;
         self.mongo.begin_import().await.map_err(Failure::failed)?;
         let total = infos.iter().map(|info| info.events).sum();
-        let progress = bar("copying", total);
+        let progress = out::progress(Some(total), "events copied");
         for info in &infos {
             self.copy(info, &progress).await?;
         }
-        progress.finish();
+        progress.finish_and_clear();
         let mut groups = 0;
         for topic in &topics {
             groups += self.copy_groups_and_settings(topic).await?;
         }
-        let progress = bar("comparing", total);
+        let progress = out::progress(Some(total), "events compared");
         for info in &infos {
             self.compare(info, &progress).await?;
         }
-        progress.finish();
+        progress.finish_and_clear();
         self.mongo.end_import().await.map_err(Failure::failed)?;
-        Ok(format!(
-            "copied {} topics, {total} events and {groups} groups; read again and compared: the same on both sides",
-            infos.len()
-        ))
+        Ok(Copied { topics: infos.len(), events: total, groups })
     }
 
     /// What is in the database must come from this directory.
@@ -97,7 +112,6 @@ impl Migration {
     async fn copy(&self, info: &TopicInfo, progress: &ProgressBar) -> Result<(), Failure> {
         let topic = &info.topic;
         let mut done = self.mongo.imported(topic).await.map_err(Failure::failed)?;
-        progress.set_message(topic.to_string());
         loop {
             let events = self.log.read(topic, done + 1, ReadMax::events(PIECE)).await.map_err(Failure::failed)?;
             let Some(last) = events.last() else { break };
@@ -135,7 +149,6 @@ impl Migration {
     async fn compare(&self, info: &TopicInfo, progress: &ProgressBar) -> Result<(), Failure> {
         let (topic, mut from) = (&info.topic, 0);
         let differ = |what: String| Failure::failed(format!("{topic} is not the same on both sides: {what}"));
-        progress.set_message(topic.to_string());
         loop {
             let ours = self.log.read(topic, from, ReadMax::events(PIECE)).await.map_err(Failure::failed)?;
             let max = ReadMax { events: ours.len().max(1), bytes: usize::MAX };
@@ -167,14 +180,5 @@ impl Migration {
             return Err(differ("settings".to_owned()));
         }
         Ok(())
-    }
-}
-
-fn bar(what: &'static str, total: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix} {wide_bar} {human_pos}/{human_len} {per_sec} {msg}");
-    let bar = ProgressBar::new(total).with_prefix(what);
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }

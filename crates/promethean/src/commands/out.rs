@@ -1,15 +1,16 @@
 //! What people see: tables on standard output, talk on standard error, colours and hints on a terminal only.
 
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 
 use super::print;
 use crate::exit::Failure;
 
 /// Whether to colour: a terminal, and nobody has asked for none (<https://no-color.org>).
-pub(crate) fn colours(terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
+fn colours(terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
     terminal
         && variable("NO_COLOR").is_none_or(|value| value.is_empty())
         && variable("TERM").is_none_or(|term| term != "dumb")
@@ -19,9 +20,14 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
+/// Whether standard error is coloured.
+pub(crate) fn stderr_is_coloured() -> bool {
+    colours(std::io::stderr().is_terminal(), variable)
+}
+
 /// Text in an ANSI style, where standard error is coloured.
 pub(crate) fn on_stderr(style: &str, text: &str) -> String {
-    painted(colours(std::io::stderr().is_terminal(), variable), style, text)
+    painted(stderr_is_coloured(), style, text)
 }
 
 fn painted(coloured: bool, style: &str, text: &str) -> String {
@@ -47,8 +53,13 @@ pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Failure> {
 
 /// A line on standard output.
 pub(super) fn line(text: &str) -> Result<(), Failure> {
+    bytes(format!("{text}\n").as_bytes())
+}
+
+/// Bytes on standard output, as they are.
+pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    print::written(writeln!(out, "{text}").and_then(|()| out.flush()))
+    print::written(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
 /// Columns under headings. Numbers stand to the right.
@@ -73,8 +84,7 @@ impl Table {
             return Ok(());
         }
         let coloured = colours(std::io::stdout().is_terminal(), variable);
-        let mut out = std::io::stdout().lock();
-        print::written(out.write_all(self.render(coloured).as_bytes()).and_then(|()| out.flush()))
+        bytes(self.render(coloured).as_bytes())
     }
 
     fn render(&self, coloured: bool) -> String {
@@ -122,10 +132,19 @@ pub(super) fn progress(length: Option<u64>, unit: &str) -> ProgressBar {
         }
         None => (ProgressBar::new_spinner(), format!("{{spinner}} {{pos}} {unit}, {{per_sec}}, {{elapsed}}")),
     };
+    // Gone with the work, however that ends.
+    let bar = bar.with_finish(ProgressFinish::AndClear);
     match ProgressStyle::with_template(&template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
+}
+
+/// A sign on standard error that something is under way whose length nobody knows; on a terminal only.
+pub(super) fn working(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(what).with_finish(ProgressFinish::AndClear);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
 }
 
 #[cfg(test)]

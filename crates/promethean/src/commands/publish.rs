@@ -6,7 +6,7 @@ use promethean_client::{Client, EventId, Publish, PublishOptions, Published};
 use promethean_event::json;
 use serde_json::value::RawValue;
 
-use super::{hub, print};
+use super::{hub, out, print};
 use crate::args::PublishArgs;
 use crate::exit::Failure;
 
@@ -25,6 +25,9 @@ pub(crate) fn run(args: PublishArgs) -> Result<(), Failure> {
                 let event = Publish::raw(payload).options(options);
                 let published = client.send(&args.topic, event).await.map_err(hub::failure)?;
                 show(&[published], args.json)?;
+                if !args.json {
+                    out::hint(&format!("promethean sub {} --group NAME --from earliest", args.topic));
+                }
             }
             None => lines(&client, &args, &options).await?,
         }
@@ -88,7 +91,7 @@ async fn lines(client: &Client, args: &PublishArgs, options: &PublishOptions<'st
             show(&sent, args.json)?;
         }
         if end {
-            eprintln!("{total} events published to {}", args.topic);
+            out::done(&format!("{total} events published to {}", args.topic));
             return Ok(());
         }
     }

@@ -192,9 +192,8 @@ fn start_logging(config: &Config) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(&config.log)
         .map_err(|error| Failure::usage(format!("log: {error}; write info, debug or info,promethean_bus=debug")))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     match config.log_format {
-        LogFormat::Text => builder.with_ansi(ansi).init(),
+        LogFormat::Text => builder.with_ansi(super::stderr_is_coloured()).init(),
         LogFormat::Json => builder.json().init(),
     }
     Ok(())

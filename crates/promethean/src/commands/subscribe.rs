@@ -2,7 +2,7 @@
 
 use promethean_client::SubscribeOptions;
 
-use super::{hub, print};
+use super::{hub, out, print};
 use crate::args::{ReadArgs, SubArgs, TailArgs};
 use crate::exit::Failure;
 
@@ -24,7 +24,7 @@ fn read(topic: &str, group: Option<&str>, max_in_flight: usize, args: &ReadArgs)
         let client = hub::connect(&args.at).await?;
         let options = SubscribeOptions { from, max_in_flight, ..SubscribeOptions::default() };
         let mut events = client.subscribe(topic, group, options).await.map_err(hub::failure)?;
-        eprintln!("subscribed to {topic}{}", group.map_or_else(String::new, |group| format!(" as {group}")));
+        out::done(&format!("subscribed to {topic}{}", group.map_or_else(String::new, |group| format!(" as {group}"))));
         let mut left = args.count;
         while left != Some(0) {
             let next = hub::within(limit, async { events.next().await.map_err(hub::failure) }).await?;

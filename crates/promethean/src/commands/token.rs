@@ -7,6 +7,7 @@ use promethean_event::Millis;
 use promethean_gateway::auth::Policy;
 use serde_json::{Map, Value, json};
 
+use super::out;
 use crate::args::TokenArgs;
 use crate::commands::find_file;
 use crate::config::{Layers, duration};
@@ -42,9 +43,7 @@ pub(crate) fn run(args: TokenArgs) -> Result<(), Failure> {
         None => {
             Policy::from_scopes(&args.scope).map_err(|malformed| Failure::usage(format!("--scope: {malformed}")))?;
             if args.scope.is_empty() {
-                eprintln!(
-                    "promethean: without --scope or --policy the token allows nothing (unless default_scopes does)"
-                );
+                out::done("without --scope or --policy the token allows nothing (unless default_scopes does)");
             } else {
                 claims.insert("scopes".into(), json!(args.scope));
             }
@@ -52,6 +51,7 @@ pub(crate) fn run(args: TokenArgs) -> Result<(), Failure> {
     }
     let key = EncodingKey::from_secret(secret.as_bytes());
     let token = jsonwebtoken::encode(&Header::default(), &claims, &key).map_err(Failure::failed)?;
-    println!("{token}");
+    out::line(&token)?;
+    out::hint("promethean context set NAME --server URL --token TOKEN keeps it for every command");
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod contexts;
 mod copies;
+mod exits;
 mod operate;
 
 use std::io::{BufRead, BufReader, Read, Write};

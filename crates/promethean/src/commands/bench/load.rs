@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use promethean_event::Code;
+use promethean_event::frame::Answer;
 
 use super::socket::{self, Receiver, Sender};
 
@@ -130,15 +132,15 @@ pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Inst
                 answered += events;
                 counts.published.fetch_add(events, Relaxed);
             }
-            _ => failed = Some(String::from_utf8_lossy(text).into_owned()),
+            _ => failed = Some(refusal(text)),
         });
         match received {
             Ok(()) => heard = Instant::now(),
             Err(error) if !is_timeout(&error) || heard.elapsed() > PATIENCE => return Err(error),
             Err(_) => {}
         }
-        if let Some(text) = failed {
-            return Err(io::Error::other(format!("a publish was refused: {text}")));
+        if let Some(error) = failed {
+            return Err(error);
         }
     }
     Ok(())
@@ -195,7 +197,7 @@ pub(super) fn consume(
                 let ack = format!(r#"{{"op":"ACK","topic":"{topic}","group":"{group}","ids":[{ids}]}}"#);
                 acks.push((ack, sent));
             } else {
-                failed = Some(String::from_utf8_lossy(text).into_owned());
+                failed = Some(refusal(text));
             }
         });
         match received {
@@ -203,8 +205,8 @@ pub(super) fn consume(
             Err(error) if !is_timeout(&error) || heard.elapsed() > PATIENCE => return Err(error),
             Err(_) => {}
         }
-        if let Some(text) = failed {
-            return Err(io::Error::other(format!("the hub says: {text}")));
+        if let Some(error) = failed {
+            return Err(error);
         }
         for (ack, sent) in acks {
             sender.push(ack.as_bytes());
@@ -216,6 +218,18 @@ pub(super) fn consume(
         }
     }
     Ok(latencies)
+}
+
+/// What the hub says instead of `OK`.
+fn refusal(text: &[u8]) -> io::Error {
+    let text = String::from_utf8_lossy(text);
+    let code = match Answer::parse(&text) {
+        Ok(Some(Answer::Error(refusal))) => refusal.code,
+        _ => None,
+    };
+    let denied = code.is_some_and(Code::is_denial);
+    let kind = if denied { io::ErrorKind::PermissionDenied } else { io::ErrorKind::Other };
+    io::Error::new(kind, format!("the hub says: {text}"))
 }
 
 fn open(plan: &Plan, number: usize) -> io::Result<(Sender, Receiver)> {

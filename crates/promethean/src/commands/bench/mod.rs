@@ -6,15 +6,16 @@
 mod load;
 mod socket;
 
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::address::{self, Port};
+use super::out;
 use crate::args::{BenchArgs, BenchMode};
 use crate::config::duration;
 use crate::exit::{Exit, Failure};
@@ -153,12 +154,16 @@ fn consumers(plan: &Plan, counts: &Counts, started: Instant, ready: &Barrier) ->
 fn joined<T>(plan: &Plan, result: std::thread::Result<std::io::Result<T>>) -> Result<T, Failure> {
     let result = result.map_err(|_| Failure::failed("a client of the load generator panicked"))?;
     result.map_err(|error| match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => {
-            let message = format!(
-                "no hub answers at {}; start one with `promethean serve`, or name it with --server",
-                plan.address
-            );
-            Failure::new(Exit::Unreachable, message)
+        ErrorKind::NotConnected => {
+            let remedy = "start one with `promethean serve`, or name it with --server";
+            Failure::new(Exit::Unreachable, format!("no hub answers at {}: {error}; {remedy}", plan.address))
+        }
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            Failure::new(Exit::Unreachable, format!("the connection to {} was lost: {error}", plan.address))
+        }
+        ErrorKind::PermissionDenied => Failure::new(Exit::Denied, error),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            Failure::new(Exit::Timeout, format!("{}: nothing came for too long", plan.address))
         }
         _ => Failure::failed(error),
     })
@@ -171,14 +176,8 @@ fn watch(
     done: fn(&Counts) -> u64,
     work: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let bar = match plan.duration {
-        Some(_) => ProgressBar::new_spinner(),
-        None => ProgressBar::new(plan.events * plan.groups as u64),
-    };
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} events, {per_sec}, {elapsed}");
-    if let (Ok(style), None) = (style, plan.duration) {
-        bar.set_style(style);
-    }
+    let length = plan.duration.is_none().then_some(plan.events * plan.groups as u64);
+    let bar = out::progress(length, "events");
     let (shown, counts) = (bar.clone(), Arc::clone(counts));
     let ticker = std::thread::spawn(move || {
         while !shown.is_finished() {
@@ -211,16 +210,16 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
 
 fn print(report: &Report, json: bool) -> Result<(), Failure> {
     if json {
-        println!("{}", serde_json::to_string(report).map_err(Failure::failed)?);
-        return Ok(());
+        return out::json(report);
     }
-    println!(
+    out::line(&format!(
         "{}: {} events in {:.2} s, {:.0} events/s",
         report.mode, report.events, report.seconds, report.events_per_second
-    );
+    ))?;
     for (until, latency) in [("delivery", &report.latency_ms), ("the ack's answer", &report.ack_latency_ms)] {
         if let Some(Latency { p50, p90, p99, p999, max }) = latency {
-            println!("publish to {until}: p50 {p50:.2} ms, p90 {p90:.2}, p99 {p99:.2}, p99.9 {p999:.2}, max {max:.2}");
+            let rest = format!("p90 {p90:.2}, p99 {p99:.2}, p99.9 {p999:.2}, max {max:.2}");
+            out::line(&format!("publish to {until}: p50 {p50:.2} ms, {rest}"))?;
         }
     }
     Ok(())

@@ -26,7 +26,7 @@ pub(super) struct Receiver {
 
 /// Connects to `host:port` and upgrades.
 pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender, Receiver)> {
-    let mut stream = TcpStream::connect(address)?;
+    let mut stream = TcpStream::connect(address).map_err(|error| io::Error::new(io::ErrorKind::NotConnected, error))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_millis(250)))?;
     let auth = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
@@ -49,7 +49,9 @@ pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender,
     };
     let status = String::from_utf8_lossy(&receiver.buffer[..head]).lines().next().unwrap_or_default().to_owned();
     if !status.contains(" 101 ") {
-        return Err(io::Error::other(format!("the hub refuses the connection: {status}")));
+        let denied = status.contains(" 401 ") || status.contains(" 403 ");
+        let kind = if denied { io::ErrorKind::PermissionDenied } else { io::ErrorKind::Other };
+        return Err(io::Error::new(kind, format!("the hub refuses the connection: {status}")));
     }
     receiver.start = head;
     Ok((Sender { stream, buffer: Vec::with_capacity(256 * 1024) }, receiver))

@@ -1,0 +1,206 @@
+//! Exit codes, command by command: 0 ok, 1 failed, 2 usage, 3 unreachable, 4 denied, 5 not found, 124 timeout, 130
+//! interrupted. What a single command does is tested beside it.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Hub, binary, json_lines};
+
+/// Every command that talks to a hub, with arguments that would work.
+const TALKING: &[&[&str]] = &[
+    &["pub", "a", "1"],
+    &["sub", "a", "--group", "g"],
+    &["tail", "a"],
+    &["replay", "a"],
+    &["replay", "a", "--group", "g"],
+    &["export", "a"],
+    &["import"],
+    &["topic", "list"],
+    &["topic", "show", "a"],
+    &["topic", "set", "a", "--partitions", "4"],
+    &["topic", "latest", "a"],
+    &["group", "list"],
+    &["group", "show", "a", "g"],
+    &["group", "explain", "a", "g"],
+    &["group", "seek", "a", "g", "--from", "latest"],
+    &["group", "forget", "a", "g", "--yes"],
+    &["dlq", "list"],
+    &["dlq", "show", "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"],
+    &["dlq", "redrive", "a", "--all"],
+    &["bench", "publish", "--events", "10"],
+    &["bench", "e2e", "--events", "10"],
+    &["backup", "-"],
+];
+
+#[test]
+fn every_command_says_alike_that_nobody_is_there_that_it_is_denied_and_that_it_takes_too_long() {
+    let hub = Hub::start(&[("WS_TOKEN", "sesame")]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = format!("http://{}", silent.local_addr().expect("an address"));
+    for args in TALKING {
+        let (code, said) = hub.exit(&[args, &["--server", "http://127.0.0.1:1"][..]].concat());
+        assert_eq!(code, 3, "{args:?}: {said}");
+        let (code, said) = hub.exit(&[args, &["--token", "wrong"][..]].concat());
+        assert_eq!(code, 4, "{args:?}: {said}");
+        assert!(!said.is_empty() && !said.contains("wrong"), "{args:?}: {said}");
+        // Those that wait for events have their own limit; an import waits for the hub to come back; a bench has its own.
+        if !matches!(args[0], "pub" | "sub" | "tail" | "import" | "bench") {
+            let (code, said) = hub.exit(&[args, &["--server", &silent, "--timeout", "50ms"][..]].concat());
+            assert_eq!(code, 124, "{args:?}: {said}");
+        }
+    }
+}
+
+/// Runs `cases` against a hub: arguments, exit code, what standard error has in it.
+fn check(hub: &Hub, cases: &[(&[&str], i32, &str)]) {
+    for (args, code, said) in cases {
+        let (exit, talk) = hub.exit(args);
+        assert_eq!(exit, *code, "{args:?}: {talk}");
+        assert!(talk.contains(said), "{args:?}: {talk}");
+    }
+}
+
+#[test]
+fn a_bench_tells_what_it_measured_and_fails_where_that_is_not_what_was_asked_for() {
+    let hub = Hub::start(&[]);
+    let told = json_lines(&hub.ok(&["bench", "publish", "--events", "200", "--batch", "7", "--json"], "")).remove(0);
+    assert_eq!((&told["mode"], &told["events"]), (&"publish".into(), &200.into()), "{told}");
+    let told = json_lines(&hub.ok(&["bench", "subscribe", "--events", "50", "--groups", "2", "--json"], "")).remove(0);
+    assert_eq!(told["events"], 100, "every group gets every event: {told}");
+    let text = hub.ok(&["bench", "e2e", "--events", "50"], "");
+    assert!(text.contains("50 events in") && text.contains("publish to delivery: p50"), "{text}");
+    check(
+        &hub,
+        &[
+            (&["bench", "publish", "--events", "50", "--min-rate", "1e15"], 1, "--min-rate"),
+            (&["bench", "e2e", "--events", "50", "--max-p99", "0"], 1, "--max-p99"),
+            (&["bench", "--clients", "0"], 2, "--clients"),
+            (&["bench", "--duration", "long"], 2, "--duration"),
+            (&["bench", "--server", "https://127.0.0.1:1"], 2, "ws://"),
+            (&["bench", "nothing"], 2, "invalid value"),
+        ],
+    );
+}
+
+#[test]
+fn a_backup_that_does_not_work_leaves_nothing_and_a_restore_names_what_is_wrong() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1"], "");
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (file, target) = (path("hub.backup"), path("data"));
+    check(&hub, &[(&["backup", &file, "--server", "http://127.0.0.1:1"], 3, "127.0.0.1:1")]);
+    assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 0, "nothing is left");
+    let totals = json_lines(&hub.ok(&["backup", &file, "--json"], "")).remove(0);
+    assert_eq!((&totals["topics"], &totals["events"]), (&1.into(), &1.into()), "{totals}");
+    let cut = path("cut.backup");
+    let whole = std::fs::read(&file).expect("read");
+    std::fs::write(&cut, &whole[..whole.len() - 1]).expect("written");
+    check(
+        &hub,
+        &[
+            (&["backup"], 2, "FILE"),
+            (&["backup", &file], 2, "is there already"),
+            (&["backup", &path("no/such/dir/x")], 1, "cannot be written"),
+            (&["restore", &path("none"), &target], 1, "cannot be read"),
+            (&["restore", &cut, &path("other")], 1, ""),
+            (&["restore", &file], 2, "DIR"),
+        ],
+    );
+    let restored = json_lines(&hub.ok(&["restore", &file, &target, "--json"], "")).remove(0);
+    assert_eq!(restored, totals);
+    check(&hub, &[(&["restore", &file, &target], 1, "empty"), (&["doctor", &path("none")], 1, "none")]);
+    assert_eq!(json_lines(&hub.ok(&["doctor", &target, "--salvage", &path("saved"), "--json"], ""))[0]["events"], 1);
+}
+
+#[test]
+fn an_outbox_is_drained_listed_and_retried_with_the_same_codes() {
+    let hub = Hub::start(&[("WS_TOKEN", "sesame")]);
+    let dir = tempfile::tempdir().expect("a directory");
+    // An empty file is an empty SQLite database.
+    std::fs::write(dir.path().join("shop.db"), "").expect("made");
+    let url = format!("sqlite:{}", dir.path().join("shop.db").display());
+    let at = ["--outbox", url.as_str()];
+    let with = |args: &[&'static str]| [args, &at[..]].concat();
+    let told = hub.ok(&with(&["outbox", "drain", "--once", "--json", "--token", "sesame"]), "");
+    assert_eq!(json_lines(&told)[0]["sent"], 0, "{told}");
+    assert_eq!(hub.ok(&with(&["outbox", "list", "--status", "all", "--json"]), ""), "");
+    check(
+        &hub,
+        &[
+            (&with(&["outbox", "drain", "--once", "--server", "ws://127.0.0.1:1"]), 3, "cannot connect"),
+            (&with(&["outbox", "drain", "--once", "--token", "wrong"]), 4, "bad_token"),
+            (&with(&["outbox", "drain", "--once", "--lease", "long"]), 2, "--lease"),
+            (&with(&["outbox", "list", "--status", "lost"]), 2, "--status"),
+            (&with(&["outbox", "retry", "no-such-row"]), 5, "outbox list"),
+            (&["outbox", "retry", "x"], 2, "--outbox"),
+            (&["outbox", "list", "--outbox", "shop.db"], 2, "sqlite:PATH"),
+        ],
+    );
+}
+
+#[test]
+fn an_import_names_the_line_and_a_file_that_is_not_there() {
+    let hub = Hub::start(&[]);
+    check(&hub, &[(&["import", "/no/such/file"], 1, "/no/such/file"), (&["export", "a b"], 2, "bad_topic")]);
+    let (code, said) = hub.exit_with(&["import"], "\n{\"n\":1}\n");
+    assert_eq!((code, said.contains("line 2") && said.contains("pub --ndjson")), (2, true), "{said}");
+    assert_eq!(json_lines(&hub.ok(&["import", "--json"], ""))[0]["events"], 0, "nothing to do is done");
+}
+
+#[test]
+fn a_demo_ends_in_order_and_refuses_what_serve_refuses() {
+    let memory = ["demo", "--store", "memory", "--ws-port", "0", "--http-port", "0", "--ops-port", "0"];
+    let mut demo = binary(&[]).args(memory).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it runs");
+    let mut lines = BufReader::new(demo.stdout.take().expect("stdout")).lines();
+    assert!(lines.next().expect("a line").expect("text").starts_with("promethean ready "));
+    assert!(lines.next().expect("a line").expect("text").contains("/demo"));
+    kill_process(Pid::from_child(&demo), Signal::INT).expect("signalled");
+    assert_eq!(demo.wait().expect("ended").code(), Some(0));
+    for args in [&["demo", "--ws-port", "x"][..], &["demo", "--bind", "0.0.0.0"], &["demo", "--store", "none"]] {
+        assert_eq!(binary(&[]).args(args).output().expect("it runs").status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_the_end_and_no_failure() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1"], "");
+    for args in [
+        &["config", "default"][..],
+        &["config", "show"],
+        &["config", "show", "--json"],
+        &["man"],
+        &["completions", "bash"],
+        &["token", "--secret", "s", "--scope", "publish:a"],
+        &["topic", "list"],
+        &["replay", "a"],
+        &["export", "a"],
+        &["health"],
+        &["bench", "publish", "--events", "1"],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command =
+            binary(&[("PROMETHEAN_SERVER", &hub.ws), ("PROMETHEAN_HTTP", &hub.http), ("PROMETHEAN_OPS", &hub.ops)]);
+        let output =
+            command.env("HOME", "/").args(args).stdout(writer).stderr(Stdio::piped()).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.contains("panicked")), (Some(0), false), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn json_and_dry_runs_go_together() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1"], "");
+    hub.ok(&["sub", "a", "--group", "g", "--from", "earliest", "--count", "1"], "");
+    let told = json_lines(&hub.ok(&["group", "forget", "a", "g", "--json"], "")).remove(0);
+    assert_eq!((&told["forgotten"], &told["dryRun"], &told["seq"]), (&false.into(), &true.into(), &1.into()), "{told}");
+    let told = json_lines(&hub.ok(&["group", "seek", "a", "g", "--from", "earliest", "--json"], "")).remove(0);
+    assert_eq!((&told["dryRun"], &told["again"]), (&true.into(), &1.into()), "{told}");
+    let told = json_lines(&hub.ok(&["group", "forget", "a", "g", "--yes", "--json"], "")).remove(0);
+    assert_eq!(told["forgotten"], true);
+}
