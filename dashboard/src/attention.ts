@@ -1,5 +1,5 @@
 // What needs attention: pure, from what the hub tells. Ordered by weight.
-import { count, duration } from "./format";
+import { bytes, duration, many } from "./format";
 import { href } from "./route";
 import type { Connection, Group, Hub } from "./types";
 
@@ -7,6 +7,8 @@ export interface Notice { tone: "bad" | "warn"; text: string; link: string }
 
 const LATE_MS = 60_000;
 const LOW_DISK = 1e9;
+/** The hub lets a connection have a mebibyte waiting (max_outbound_bytes); at that it does not read. */
+const FULL = 9e5;
 
 export function attention(groups: Group[], connections: Connection[], hub: Hub | undefined, dead: { topic: string; letters: number }[]): Notice[] {
   const found: Notice[] = [];
@@ -14,13 +16,13 @@ export function attention(groups: Group[], connections: Connection[], hub: Hub |
   for (const group of groups) {
     const link = href("groups", { topic: group.topic, group: group.group });
     const who = `${group.group} on ${group.topic}`;
-    if (group.lag > 0 && group.members === 0) found.push({ tone: "bad", text: `${who} has ${count(group.lag)} events waiting and no members.`, link });
-    else if (group.lag > 0 && group.paused) found.push({ tone: "warn", text: `${who} is paused with ${count(group.lag)} events waiting.`, link });
-    else if (group.lagMs > LATE_MS) found.push({ tone: "warn", text: `${who} is ${duration(group.lagMs)} behind (${count(group.lag)} events).`, link });
+    if (group.lag > 0 && group.members === 0) found.push({ tone: "bad", text: `${who} has ${many(group.lag, "event")} waiting and no members.`, link });
+    else if (group.lag > 0 && group.paused) found.push({ tone: "warn", text: `${who} is paused with ${many(group.lag, "event")} waiting.`, link });
+    else if (group.lagMs > LATE_MS) found.push({ tone: "warn", text: `${who} is ${duration(group.lagMs)} behind (${many(group.lag, "event")}).`, link });
   }
-  for (const { topic, letters } of dead) if (letters > 0) found.push({ tone: "warn", text: `${count(letters)} dead letter${letters === 1 ? "" : "s"} of ${topic}.`, link: href("dead-letters", { topic }) });
+  for (const { topic, letters } of dead) if (letters > 0) found.push({ tone: "warn", text: `${many(letters, "dead letter")} of ${topic}.`, link: href("dead-letters", { topic }) });
   for (const connection of connections)
-    if (connection.bufferedBytes > 4e6) found.push({ tone: "warn", text: `Connection ${connection.sub ?? connection.peer} does not read: ${count(connection.bufferedBytes / 1e6)} MB wait for it.`, link: href("connections") });
+    if (connection.bufferedBytes > FULL) found.push({ tone: "warn", text: `Connection ${connection.sub ?? connection.peer} does not read: ${bytes(connection.bufferedBytes)} wait for it.`, link: href("connections", { id: connection.id }) });
   return found.sort((a, b) => (a.tone === b.tone ? 0 : a.tone === "bad" ? -1 : 1));
 }
 

@@ -7,6 +7,9 @@ const pad = (n: number, width = 2) => String(n).padStart(width, "0");
 /** 1 234, then 12.3K. */
 export const count = (n: number): string => (Math.abs(n) < 100_000 ? whole.format(Math.round(n)) : short.format(n));
 
+/** 1 event, 2 events. */
+export const many = (n: number, what: string): string => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
+
 export const rate = (n: number): string => (n === 0 ? "0" : n < 10 ? n.toFixed(1) : count(n));
 
 export function bytes(n: number): string {

@@ -10,14 +10,13 @@ export interface Polled<T> {
   again: () => void;
 }
 
-/** The answer of `ask`, renewed every `ms`; `key` says when it is another question. An empty key asks nothing. */
+/** The answer of `ask`, renewed every `ms`; `key` says when it is another question. */
 export function usePoll<T>(key: string, ask: (signal: AbortSignal) => Promise<T>, ms: number): Polled<T> {
   const [state, setState] = useState<{ key: string; data?: T | undefined; error?: ApiError | undefined }>({ key });
   const kick = useRef<() => void>(() => {});
   const latest = useRef(ask);
   latest.current = ask;
   useEffect(() => {
-    if (!key) return;
     const stop = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
     let busy = false;
@@ -52,17 +51,16 @@ export function usePoll<T>(key: string, ask: (signal: AbortSignal) => Promise<T>
   return { data: current.data, error: current.error, again: () => kick.current() };
 }
 
-export function useGet<T>(path: string, query: Query | undefined, ms = 2_000): Polled<T> {
-  const key = query ? `${path}?${JSON.stringify(query)}` : "";
-  return usePoll<T>(key, (signal) => get<T>(path, query, signal), ms);
+export function useGet<T>(path: string, query: Query, ms = 2_000): Polled<T> {
+  return usePoll<T>(`${path}?${JSON.stringify(query)}`, (signal) => get<T>(path, query, signal), ms);
 }
 
 const MOST = 900;
 
 /** Fifteen minutes of samples, one second asked for at a time. */
-export function useSamples(query: { topic?: string; group?: string } | undefined): Polled<Samples> {
+export function useSamples(query: { topic?: string; group?: string }): Polled<Samples> {
   const kept = useRef<{ key: string; samples?: Samples }>({ key: "" });
-  const key = query ? `samples ${query.topic ?? ""} ${query.group ?? ""}` : "";
+  const key = `samples ${query.topic ?? ""} ${query.group ?? ""}`;
   return usePoll<Samples>(key, async (signal) => {
     if (kept.current.key !== key) kept.current = { key };
     const old = kept.current.samples;

@@ -44,7 +44,7 @@ export interface Explanation {
 }
 
 export interface Place { seq: number; lastId?: string; lastTs?: number }
-export interface Seek { topic: string; group: string; dryRun: boolean; before: Place; after: Place; lagBefore: number; lagAfter: number }
+export interface Seek { topic: string; group: string; dryRun: boolean; before: Place; after: Place; lagBefore: number; lagAfter: number; again: number; skipped: number }
 
 export interface DeadTopics { topics: { topic: string; letters: number; lastTs: number }[] }
 export interface Letter { id: string; seq: number; ts: number; group: string; err: string; attempts: number; redriven: boolean; original: Event }

@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import { attention, status } from "../src/attention";
 import { curl, httpBase } from "../src/curl";
-import { ago, bytes, count, duration, left, preview, quoted, rate, time } from "../src/format";
+import { ago, bytes, count, duration, left, many, preview, quoted, rate, time } from "../src/format";
 import { layout } from "../src/graph";
 import { join } from "../src/poll";
 import { href, parse } from "../src/route";
@@ -18,6 +18,7 @@ describe("numbers and times", () => {
     expect([bytes(0), bytes(999), bytes(1500), bytes(2.5e9), bytes(1e15)]).toEqual(["0 B", "999 B", "1.5 kB", "2.5 GB", "1000 TB"]);
     expect([0.4, 12, 1500, 61_000, 7_200_000, 3e8].map(duration)).toEqual(["0.4 ms", "12 ms", "1.5 s", "1 min", "2 h", "3 d"]);
     expect([492_300, 59_100, 200, 0].map(left)).toEqual(["8:12", "60 s", "1 s", "over"]);
+    expect([many(1, "event"), many(0, "event"), many(2_000, "dead letter")]).toEqual(["1 event", "0 events", "2,000 dead letters"]);
     expect([ago(1000, 1500), ago(1000, 4000)]).toEqual(["now", "3.0 s ago"]);
     const noon = new Date(2026, 10, 15, 12, 0, 0, 7).getTime();
     expect([time(noon, noon), time(noon, noon + 9e8)]).toEqual(["12:00:00.007", "2026-11-15 12:00:00.007"]);
@@ -37,9 +38,14 @@ describe("what needs attention", () => {
       ["bad", "Less than 1 GB of disk is free."],
       ["bad", "g on t has 3 events waiting and no members."],
       ["warn", "late on t is 2 min behind (9 events)."],
-      ["warn", "still on t is paused with 1 events waiting."],
+      ["warn", "still on t is paused with 1 event waiting."],
       ["warn", "1 dead letter of t."],
     ]);
+  });
+  it("names a connection that does not read, at the most that the hub keeps for one", () => {
+    const slow = { id: "c7", peer: "10.0.0.1:5", since: 0, subscriptions: [], bufferedBytes: 1_048_576 };
+    const found = attention([], [slow, { ...slow, bufferedBytes: 100_000 }], undefined, []);
+    expect(found.map((n) => [n.text, n.link])).toEqual([["Connection 10.0.0.1:5 does not read: 1.0 MB wait for it.", "#/connections?id=c7"]]);
   });
   it("is quiet when all is well", () => {
     expect(attention([group({})], [], undefined, [{ topic: "t", letters: 0 }])).toEqual([]);

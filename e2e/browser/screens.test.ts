@@ -70,6 +70,25 @@ describe("the page", () => {
     await page.getByRole("heading", { name: after!, level: 1 }).waitFor();
   });
 
+  it("is light or dark as its user says, over a reload, whatever the system says", async () => {
+    await page.emulateMedia({ colorScheme: "light" });
+    await visit("overview");
+    const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const light = await background();
+    await page.getByRole("button", { name: /^Theme: auto/ }).click();
+    await page.getByRole("button", { name: /^Theme: light/ }).click();
+    await page.getByRole("button", { name: /^Theme: dark/ }).waitFor();
+    const dark = await background();
+    expect(dark).not.toBe(light);
+    await page.reload();
+    await page.getByRole("heading", { name: "Overview" }).waitFor();
+    expect(await background()).toBe(dark);
+    await page.getByRole("button", { name: /^Theme: dark/ }).click();
+    expect(await background()).toBe(light);
+    await page.emulateMedia({ colorScheme: "dark" });
+    expect(await background()).toBe(dark);
+  });
+
   for (const scheme of ["light", "dark"] as const)
     for (const path of ["overview", "topics", "events", "groups", "groups?topic=order.created&group=stuck", "dead-letters", "dead-letters?topic=order.created", "connections", "causality"])
       it(`has nothing against assistive technology: ${path}, ${scheme}`, async () => {
@@ -256,6 +275,10 @@ describe("groups", () => {
     await dialog.getByRole("button", { name: "Move", exact: true }).click();
     await dialog.getByText(/Moved from seq 20 to 0/).waitFor();
     expect(await lag()).toBe(20);
+    await dialog.getByLabel("To").selectOption("seq");
+    await dialog.getByLabel("Seq").fill("16");
+    await dialog.getByRole("button", { name: "Try" }).click();
+    await dialog.getByText(/15 events would be passed over/).waitFor();
     await client.close();
   });
 });

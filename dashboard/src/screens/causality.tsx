@@ -1,7 +1,7 @@
 // What led to an event and what followed: drawn, and as a list.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, type ApiError } from "../api";
-import { count, time } from "../format";
+import { count, many, time } from "../format";
 import { layout } from "../graph";
 import { go, href } from "../route";
 import type { Causality as Answer, Event, Hub } from "../types";
@@ -33,7 +33,7 @@ export function Causality({ query, hub }: { query: Record<string, string>; hub: 
   }, [query.id]);
   return (
     <>
-      <Head title="Causality" note={answer && `${count(answer.events.length)} events${answer.missing.length ? `, ${count(answer.missing.length)} causes are gone or hidden` : ""}${answer.complete ? "" : "; there may be more"}`} />
+      <Head title="Causality" note={answer && `${many(answer.events.length, "event")}${answer.missing.length ? `, ${many(answer.missing.length, "cause")} gone or hidden` : ""}${answer.complete ? "" : "; there may be more"}`} />
       <form class="filters panel" onSubmit={(event) => { event.preventDefault(); go("causality", { id: id.trim() }); }}>
         <Field label="Event id"><input class="long" required value={id} spellcheck={false} placeholder="0199d1c0-…" onInput={(e) => setId(e.currentTarget.value)} /></Field>
         <button type="submit" class="primary">Draw</button>

@@ -1,7 +1,7 @@
 // What was given up on, why, and sending it back.
 import { useState } from "preact/hooks";
 import { send } from "../api";
-import { ago, count, preview } from "../format";
+import { ago, count, many, preview } from "../format";
 import { useGet, useNow } from "../poll";
 import { href } from "../route";
 import type { DeadLetters as Letters, DeadTopics, Hub, Letter } from "../types";
@@ -18,7 +18,7 @@ export function DeadLetters({ query, hub }: { query: Record<string, string>; hub
   if (query.topic) return <One key={query.topic} topic={query.topic} hub={hub} now={now} changed={again} />;
   return (
     <>
-      <Head title="Dead letters" note={data && (topics.length ? `${count(topics.reduce((sum, x) => sum + x.letters, 0))} letters of ${count(topics.length)} topics` : undefined)} />
+      <Head title="Dead letters" note={data && (topics.length ? `${many(topics.reduce((sum, x) => sum + x.letters, 0), "letter")} of ${many(topics.length, "topic")}` : undefined)} />
       <Problem error={error} />
       <section class="panel">
         <Table label="Topics with dead letters" rows={topics} id={(x) => x.topic} sort={["Letters", true]} empty={data ? "No dead letters. Every event was acked within its attempts." : "Loading…"} cols={[
@@ -40,7 +40,7 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
   return (
     <>
       <Head title={topic} note={<><a href={href("dead-letters")}>← all dead letters</a>{data && <> · {count(data.letters)} waiting</>}</>}>
-        <button type="button" class="primary" disabled={!may || !data?.letters} onClick={() => setAsked({ words: `all ${count(data!.letters)} letters` })}>Send all back…</button>
+        <button type="button" class="primary" disabled={!may || !data?.letters} onClick={() => setAsked({ words: `all ${many(data!.letters, "letter")}` })}>Send all back…</button>
       </Head>
       <Problem error={error} />
       <section class="panel">
@@ -49,7 +49,8 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
           { title: "Reason", wide: true, by: (x) => x.err, cell: (x) => x.err },
           { title: "Group", by: (x) => x.group ?? "", cell: (x) => (x.group ? <a href={href("groups", { topic, group: x.group })}>{x.group}</a> : "–") },
           { title: "Letters", num: true, by: (x) => x.count, cell: (x) => count(x.count) },
-          { title: "", cell: (x) => <button type="button" disabled={!may} onClick={() => setAsked({ err: x.err, ...(x.group && { group: x.group }), words: `${count(x.count)} letters with this reason` })}>Send back…</button> },
+          // What is counted together under _other has no reason of its own to send back by.
+          { title: "", cell: (x) => x.group !== undefined && <button type="button" disabled={!may} onClick={() => setAsked({ err: x.err, group: x.group!, words: `${many(x.count, "letter")} with this reason` })}>Send back…</button> },
         ]} />
       </section>
       <section class="panel">
@@ -70,7 +71,7 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
       {open && (
         <Dialog title="Dead letter" onClose={() => setOpen(undefined)}>
           <p><b>{open.err}</b></p>
-          <p class="muted">{open.attempts} attempts by {open.group}, {ago(open.ts, now)}</p>
+          <p class="muted">{many(open.attempts, "attempt")} by {open.group}, {ago(open.ts, now)}</p>
           <Json value={open.original} />
           <div class="row end">
             <a class="button" href={href("causality", { id: open.id })}>Causality</a>

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { get, send, type ApiError } from "../api";
 import { status } from "../attention";
-import { count, duration, left as clock, rate, time } from "../format";
+import { count, duration, left as clock, many, rate, time } from "../format";
 import { useGet, useNow, useSamples, usePoll } from "../poll";
 import { href } from "../route";
 import type { Explanation, Group, Hub, InFlight, Seek } from "../types";
@@ -21,7 +21,7 @@ export function Groups({ query, hub }: { query: Record<string, string>; hub: Hub
   const shown = groups.filter((x) => `${x.topic} ${x.group}`.includes(filter.trim()));
   return (
     <>
-      <Head title="Groups" note={query.topic ? <>of {query.topic} · <a href={href("groups")}>all groups</a></> : data && `${count(groups.length)} groups`}>
+      <Head title="Groups" note={query.topic ? <>of {query.topic} · <a href={href("groups")}>all groups</a></> : data && many(groups.length, "group")}>
         <Field label="Filter"><input type="search" value={filter} placeholder="topic or group" onInput={(e) => setFilter(e.currentTarget.value)} /></Field>
       </Head>
       <Problem error={error} />
@@ -130,7 +130,8 @@ function SeekDialog({ topic, group, onClose, moved }: { topic: string; group: st
   const [afterId, setAfterId] = useState("");
   const [plan, setPlan] = useState<Seek>();
   const [error, setError] = useState<Error>();
-  const body = () => ({ from, ...(from === "ts" && { ts: new Date(at).getTime() }), ...(from === "afterId" && { afterId: afterId.trim() }) });
+  const [seq, setSeq] = useState("");
+  const body = () => ({ from, ...(from === "ts" && { ts: new Date(at).getTime() }), ...(from === "afterId" && { afterId: afterId.trim() }), ...(from === "seq" && { seq: Number(seq) }) });
   const change = (set: (value: string) => void) => (value: string) => { set(value); setPlan(undefined); };
   const ask = async (dryRun: boolean) => {
     setError(undefined);
@@ -140,20 +141,25 @@ function SeekDialog({ topic, group, onClose, moved }: { topic: string; group: st
     } catch (cause) { setError(cause as Error); }
   };
   const done = plan && !plan.dryRun;
-  const change2 = plan && plan.lagAfter - plan.lagBefore;
   return (
     <Dialog title={`Move the cursor of ${group}`} onClose={onClose}>
       <form onSubmit={(event) => { event.preventDefault(); void ask(true); }}>
         <Field label="To"><select value={from} onChange={(e) => change(setFrom)(e.currentTarget.value)}>
-          <option value="earliest">the first event</option><option value="ts">a time</option><option value="afterId">after an event</option><option value="latest">the end</option>
+          <option value="earliest">the first event</option><option value="ts">a time</option><option value="afterId">after an event</option><option value="seq">a seq</option><option value="latest">the end</option>
         </select></Field>
         {from === "ts" && <Field label="Time"><input type="datetime-local" step="1" required value={at} onInput={(e) => change(setAt)(e.currentTarget.value)} /></Field>}
         {from === "afterId" && <Field label="Event id"><input required value={afterId} spellcheck={false} onInput={(e) => change(setAfterId)(e.currentTarget.value)} /></Field>}
+        {from === "seq" && <Field label="Seq"><input type="number" min="1" required value={seq} onInput={(e) => change(setSeq)(e.currentTarget.value)} /></Field>}
         <Problem error={error} />
         {plan && (
           <div class="plan" role="status">
             <p>{done ? "Moved" : "Would move"} from seq <b>{count(plan.before.seq)}</b> to <b>{count(plan.after.seq)}</b>{plan.after.lastTs ? <> ({time(plan.after.lastTs)})</> : null}.</p>
-            <p>{change2! > 0 ? <>{count(change2!)} events {done ? "will be" : "would be"} delivered again.</> : change2! < 0 ? <>{count(-change2!)} events {done ? "are" : "would be"} skipped.</> : "Nothing changes."} Lag {count(plan.lagBefore)} → {count(plan.lagAfter)}.</p>
+            <p>
+              {plan.again > 0 && <>{many(plan.again, "event")} {done ? "will be" : "would be"} delivered again. </>}
+              {plan.skipped > 0 && <>{many(plan.skipped, "event")} {done ? "will be" : "would be"} passed over. </>}
+              {plan.again + plan.skipped === 0 && "Nothing that was done comes again, nothing is passed over. "}
+              Lag {count(plan.lagBefore)} → {count(plan.lagAfter)}.
+            </p>
           </div>
         )}
         <div class="row end">

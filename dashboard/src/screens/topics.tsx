@@ -1,6 +1,6 @@
 // All topics, and one of them with its rate, groups and live keys.
 import { useState } from "preact/hooks";
-import { ago, bytes, count, preview, rate } from "../format";
+import { ago, bytes, count, many, preview, rate } from "../format";
 import { useGet, useNow, useSamples } from "../poll";
 import { href } from "../route";
 import type { Event, Group, Topic } from "../types";
@@ -17,7 +17,7 @@ export function Topics({ query }: { query: Record<string, string> }) {
   const shown = topics.filter((topic) => topic.topic.includes(filter.trim()));
   return (
     <>
-      <Head title="Topics" note={data && `${count(topics.length)} topics, ${count(topics.reduce((sum, topic) => sum + topic.events, 0))} events`}>
+      <Head title="Topics" note={data && `${many(topics.length, "topic")}, ${many(topics.reduce((sum, topic) => sum + topic.events, 0), "event")}`}>
         <Field label="Filter"><input type="search" value={filter} placeholder="part of a name" onInput={(e) => setFilter(e.currentTarget.value)} /></Field>
       </Head>
       <Problem error={error} />

@@ -5,13 +5,14 @@ import { useEffect, useRef } from "preact/hooks";
 import type { Column } from "../types";
 
 export interface Line { label: string; values: Column | undefined; color: string; fill?: boolean }
-interface Props { title: string; t: number[]; lines: Line[]; format: (n: number) => string; height?: number; hint?: string }
+interface Props { title: string; t: number[]; lines: Line[]; format: (n: number) => string }
 
 const color = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 /** Fifteen minutes; while there are fewer samples, what there is, but not less than a minute. */
 const [LEAST, MOST] = [60, 900];
+const HEIGHT = 150;
 
-export function Chart({ title, t, lines, format, height = 150, hint }: Props) {
+export function Chart({ title, t, lines, format }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
   const span = useRef(LEAST);
@@ -22,7 +23,7 @@ export function Chart({ title, t, lines, format, height = 150, hint }: Props) {
       plot.current?.destroy();
       const axis = { stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
       plot.current = new uPlot({
-        width: box.current!.clientWidth || 300, height,
+        width: box.current!.clientWidth || 300, height: HEIGHT,
         padding: [10, 16, 0, 0],
         legend: { show: false },
         cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, sync: { key: "promethean" } },
@@ -39,7 +40,7 @@ export function Chart({ title, t, lines, format, height = 150, hint }: Props) {
       draw();
     };
     make();
-    const size = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height }));
+    const size = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height: HEIGHT }));
     size.observe(box.current!);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", make);
@@ -52,7 +53,7 @@ export function Chart({ title, t, lines, format, height = 150, hint }: Props) {
       plot.current?.destroy();
       plot.current = undefined;
     };
-  }, [labels, height]);
+  }, [labels]);
 
   const latest = useRef({ t, lines });
   latest.current = { t, lines };
@@ -76,7 +77,6 @@ export function Chart({ title, t, lines, format, height = 150, hint }: Props) {
         </ul>
       </figcaption>
       <div ref={box} role="img" aria-label={`${title}, last 15 minutes. Now: ${words}.`} />
-      {hint && <p class="muted small">{hint}</p>}
     </figure>
   );
 }
