@@ -56,8 +56,8 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
     topic: K, events: ({ payload: M[K] } & EventOptions)[], { signal, timeoutMs }: CallOptions = {},
   ): Promise<Published[]> {
     const list = events.map((event) => ({ ...event, id: event.id ?? uuidv7() }));
-    const { ids, seqs } = await this._publish({ op: "PUBLISH", topic, events: list }, { signal, timeoutMs }, list[0]?.id);
-    return ids.map((id: string, i: number) => ({ id, seq: seqs[i] }));
+    const { ids, seqs, duplicates = [] } = await this._publish({ op: "PUBLISH", topic, events: list }, { signal, timeoutMs }, list[0]?.id);
+    return ids.map((id: string, i: number) => ({ id, seq: seqs[i], ...(duplicates.includes(i) && { duplicate: true }) }));
   }
 
   /**
@@ -75,12 +75,12 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
     const handler = typeof last === "function" ? last : undefined;
     const options = (handler ? more : (last as SubscribeOptions | undefined)) ?? {};
     const key = keyOf(topic, group);
-    if (this._subs.has(key)) {
-      const error = new PromError("already_subscribed", key);
+    const error = this.state === "closed" ? new PromError("closed", "the client was closed")
+      : this._subs.has(key) && new PromError("already_subscribed", key);
+    if (error) {
       if (handler) return Promise.reject(error);
       throw error;
     }
-    if (this.state === "closed") throw new PromError("closed", "the client was closed");
     const sub = new Subscription(this._link, topic, group ?? undefined, options, handler);
     this._subs.set(key, sub);
     void sub.closed.then(() => this._subs.get(key) === sub && this._subs.delete(key));

@@ -339,10 +339,15 @@ describe("closing", () => {
   });
 
   it("comes with await using", async () => {
-    const client = new PromClient(hub.url);
-    await client.publish("t", 1);
-    await client[Symbol.asyncDispose]();
-    expect(client.state).toBe("closed");
+    let left: PromClient;
+    {
+      await using client = new PromClient(hub.url);
+      await client.publish("t", 1);
+      left = client;
+    }
+    expect(left.state).toBe("closed");
+    expect(await codeOf(left.subscribe("t", "g", () => {}))).toBe("closed");
+    expect(() => left.subscribe("t", "g")).toThrow("closed");
   });
 });
 

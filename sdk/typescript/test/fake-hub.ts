@@ -200,7 +200,8 @@ class Conn {
     if (!TOPIC.test(frame.topic)) throw new Refusal("bad_topic", `${frame.topic} is not a topic`);
     if (!frame.events) return this.hub.append(frame.topic, frame.payload, frame.opts);
     const made = frame.events.map(({ payload, ...opts }: Json) => this.hub.append(frame.topic, payload, opts));
-    return { ids: made.map((m: Json) => m.id), seqs: made.map((m: Json) => m.seq) };
+    const duplicates = made.flatMap((m: Json, i: number) => (m.duplicate ? [i] : []));
+    return { ids: made.map((m: Json) => m.id), seqs: made.map((m: Json) => m.seq), ...(duplicates.length && { duplicates }) };
   }
 }
 

@@ -42,10 +42,12 @@ export const scenarios: Record<string, (env: Env) => Promise<void>> = {
     same(again, { id: answers[7]!.id, seq: 8, duplicate: true }, "the same id again");
     const batch = await client.publishBatch(topic, range(3).map((n) => ({ payload: { n }, key: `k${n}` })));
     same(batch.map((b) => b.seq), [501, 502, 503], "seqs of a batch");
+    const mixed = await client.publishBatch(topic, [{ payload: 1, id: batch[1]!.id }, { payload: 2 }]);
+    same(mixed.map((m) => [m.seq, m.duplicate ?? false]), [[502, true], [504, false]], "a batch with an id that is there");
     const seen: number[] = [];
     await client.subscribe(topic, null, (event) => void seen.push(event.seq), { from: "earliest" });
-    await until("all events come through a tail", () => seen.length === 503);
-    same(seen, range(503).map((n) => n + 1), "order of the tail");
+    await until("all events come through a tail", () => seen.length === 504);
+    same(seen, range(504).map((n) => n + 1), "order of the tail");
   },
 
   async "members of a group share its events and another group gets them all"(env) {
