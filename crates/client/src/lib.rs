@@ -57,3 +57,16 @@ pub use promethean_event::frame::ask::GiveBack;
 pub use promethean_event::{
     Code, EventId, Filter, From, Group, Invalid, Millis, Ordered, PublishOptions, SubscribeOptions, Topic,
 };
+
+/// The programs of the guides compile.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../../../docs/guide/delivery.md")]
+    struct Delivery;
+    #[doc = include_str!("../../../docs/guide/security.md")]
+    struct Security;
+    #[doc = include_str!("../../../docs/guide/migrating-from-nats.md")]
+    struct FromNats;
+    #[doc = include_str!("../../../docs/guide/migrating-from-redis-streams.md")]
+    struct FromRedisStreams;
+}

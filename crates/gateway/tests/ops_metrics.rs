@@ -183,16 +183,42 @@ async fn a_websocket_is_counted_with_what_it_holds_also_beyond_the_bound() {
     is(&scrape(&hub).await, "ws_connections", 1.0);
 }
 
-#[tokio::test]
-async fn the_grafana_dashboard_asks_only_for_metrics_there_are_and_for_all_of_the_contract() {
+/// The names of all metrics of a hub that has been used.
+async fn names() -> std::collections::BTreeSet<String> {
     let hub = Setup::default().start(router).await;
     hub.fill("t", 1).await;
     let options = SubscribeOptions { from: From::Earliest, ..SubscribeOptions::default() };
     let group = Some(Group::parse("g").expect("a group"));
     let mut events = hub.hub.bus.subscribe("t", group, options).await.expect("subscribed");
     events.next().await.expect("delivered");
-    let there = scrape(&hub).await;
-    let there: std::collections::BTreeSet<&str> = there.keys().filter_map(|name| name.split('{').next()).collect();
+    scrape(&hub).await.keys().filter_map(|name| name.split('{').next()).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_alerts_ask_only_for_metrics_there_are() {
+    let there = names().await;
+    // Words of PromQL, labels, and metrics of Prometheus itself and of the node exporter.
+    let others = "and by changes deriv group histogram_quantile increase instance job le max mountpoint \
+        node_filesystem_avail_bytes node_filesystem_size_bytes rate sum topic unless up";
+    let rules = include_str!("../../../deploy/alerts.yml");
+    let mut asked = 0;
+    for query in rules.lines().filter_map(|line| line.trim_start().strip_prefix("expr: ")) {
+        // What stands in quotes and in brackets (durations) is no name.
+        let unquoted: String = query.split('"').step_by(2).collect::<Vec<_>>().join(" ");
+        let bare = unquoted.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest));
+        let bare = bare.collect::<Vec<_>>().join(" ");
+        let words = bare.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        for name in words.filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase())) {
+            assert!(there.contains(name) || others.split(' ').any(|other| other == name), "{name} in {query}");
+            asked += usize::from(there.contains(name));
+        }
+    }
+    assert!(asked >= 12, "{asked} metrics are watched");
+}
+
+#[tokio::test]
+async fn the_grafana_dashboard_asks_only_for_metrics_there_are_and_for_all_of_the_contract() {
+    let there = names().await;
     let dashboard: serde_json::Value =
         serde_json::from_str(include_str!("../../../docs/grafana-dashboard.json")).expect("JSON");
     let mut asked = std::collections::BTreeSet::new();

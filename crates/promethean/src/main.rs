@@ -9,6 +9,8 @@ mod cluster;
 mod commands;
 mod compose;
 mod config;
+#[cfg(test)]
+mod docs;
 mod exit;
 mod notify;
 mod outbox;

@@ -3,6 +3,7 @@
 mod backup;
 mod connections;
 mod crash;
+mod deploy;
 mod drain;
 mod mongo;
 mod outbox;

@@ -60,7 +60,12 @@ async fn openapi_json() -> Response {
 }
 
 async fn openapi_json_of_both() -> Response {
-    json_body(&document("Promethean HTTP and ops API", ROUTES.iter().chain(crate::http::ROUTES)))
+    json_body(&openapi())
+}
+
+/// The OpenAPI document of everything that a hub answers over HTTP.
+pub fn openapi() -> serde_json::Value {
+    document("Promethean HTTP and ops API", ROUTES.iter().chain(crate::http::ROUTES))
 }
 
 const TOPIC: Param = Param::required("topic", "The topic.");
