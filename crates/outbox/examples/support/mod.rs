@@ -1,49 +1,73 @@
 //! What both examples share: a hub in this process, and the service as a process that is killed with `kill -9` again
 //! and again.
 
+mod hub;
+
 use std::collections::HashMap;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use promethean_bus::Bus;
+use promethean_client::Client;
 use promethean_event::Topic;
-use promethean_gateway::auth::{AuthConfig, Authenticator};
-use promethean_gateway::limits::Quotas;
-use promethean_gateway::listener::{Intake, Listener};
-use promethean_gateway::{EdgeConfig, Hub, ws};
-use promethean_store::memory::Memory;
-use promethean_store::{EventLog as _, ReadMax};
+use promethean_outbox::{ClientPublisher, Drainer, NewRow, OutboxStore, Settings, drain};
+use promethean_store::ReadMax;
 
 pub(crate) type Anyhow<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// How many orders the service takes.
 pub(crate) const ORDERS: usize = 300;
 /// Customers: the events of one come in order.
-pub(crate) const CUSTOMERS: usize = 7;
+const CUSTOMERS: usize = 7;
+
+/// The hub and the database that this process is to be the service of, where it is that.
+pub(crate) fn service() -> Option<(String, String)> {
+    match std::env::args().collect::<Vec<_>>().as_slice() {
+        [_, what, hub, database] if what == "service" => Some((hub.clone(), database.clone())),
+        _ => None,
+    }
+}
+
+/// The customer of an order, and its event.
+pub(crate) fn order(number: usize) -> Anyhow<(String, NewRow)> {
+    let customer = format!("customer-{}", number % CUSTOMERS);
+    let event = NewRow::new("orders.created", &serde_json::json!({"order": number}))?.key(&customer);
+    Ok((customer, event))
+}
+
+/// One call: from here on everything that is committed is published.
+pub(crate) async fn publish(hub: &str, outbox: Arc<dyn OutboxStore>) -> Anyhow<Drainer> {
+    let client = Client::builder(hub).connect().await?;
+    let settings = Settings { lease: Duration::from_secs(1), ..Settings::default() };
+    Ok(drain(outbox, Arc::new(ClientPublisher::new(client)), settings))
+}
+
+/// Ends the service once everything is published.
+pub(crate) async fn finish(outbox: &dyn OutboxStore, drainer: Drainer) -> Anyhow<()> {
+    while {
+        let stats = outbox.stats().await?;
+        stats.pending + stats.claimed > 0
+    } {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drainer.stop().await;
+    Ok(())
+}
 
 /// Runs the service again and again, killing it in the middle, until it has taken all orders and ends by itself.
 /// Returns the events of the hub: (customer, order).
 pub(crate) async fn run_and_kill(database: &str) -> Anyhow<Vec<(String, usize)>> {
-    let memory = Arc::new(Memory::new());
-    let bus = Bus::new(Arc::clone(&memory) as _, Default::default());
-    let hub =
-        Arc::new(Hub::new(bus, Authenticator::new(&AuthConfig::default())?, Quotas::default(), EdgeConfig::default()));
-    let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await?;
-    let url = format!("ws://{}", listener.local_addr());
-    tokio::spawn(listener.serve(ws::router(Arc::clone(&hub)), Intake::new(100, None), hub.drain.watch()));
-
+    let (bus, url) = hub::start().await?;
     let mut kills = 0;
     loop {
         let mut service = Command::new(std::env::current_exe()?).args(["service", &url, database]).spawn()?;
         // Killed four times, each time a little later; then it may finish.
         let patience = if kills < 4 { Duration::from_millis(150 * (kills + 1)) } else { Duration::from_secs(60) };
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let deadline = std::time::Instant::now() + patience;
+        let deadline = Instant::now() + patience;
         let ended = loop {
             match service.try_wait()? {
                 Some(status) => break Some(status),
-                None if std::time::Instant::now() > deadline => break None,
+                None if Instant::now() > deadline => break None,
                 None => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         };
@@ -55,11 +79,14 @@ pub(crate) async fn run_and_kill(database: &str) -> Anyhow<Vec<(String, usize)>>
                 service.wait()?;
                 kills += 1;
                 println!("killed the service, {kills} times now");
+                if kills > 4 {
+                    return Err("the service did not finish within a minute".into());
+                }
             }
         }
     }
     let topic = Topic::parse("orders.created")?;
-    let events = memory.read(&topic, 1, ReadMax { events: 100_000, bytes: usize::MAX }).await?;
+    let events = bus.store().read(&topic, 1, ReadMax { events: 100_000, bytes: usize::MAX }).await?;
     let read = |event: &promethean_event::Event| {
         let order: serde_json::Value = event.payload_as().unwrap_or_default();
         (event.key().unwrap_or_default().into_owned(), order["order"].as_u64().unwrap_or(0) as usize)

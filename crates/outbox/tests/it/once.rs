@@ -1,69 +1,22 @@
-//! Consumers whose effect happens once: killed between effect and ack, two hundred times.
+//! Consumers whose effect happens once: handlers that fail or panic, marks that run out. `tests/kill.rs` kills them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use promethean_bus::{Delivery, From, Group, Handling, SubscribeOptions, Topic};
-use promethean_outbox::{DedupeStore, EventId, Identified as _, SqliteDedupe, exactly_once};
+use promethean_outbox::{DedupeStore, EventId, SqliteDedupe, exactly_once};
 
 use crate::fakes::Log;
 use crate::sqlite::connect;
 
 const EVENTS: usize = 200;
 
-fn options() -> SubscribeOptions {
-    // One at a time: the kill hits the event that was just done.
-    SubscribeOptions { from: From::Earliest, max_in_flight: 1, max_attempts: 0, ..SubscribeOptions::default() }
-}
-
 async fn publish(log: &Log) {
     let topic = Topic::parse("orders").expect("a topic");
     for number in 0..EVENTS {
         log.bus.publish_value(&topic, &number).await.expect("published");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_killed_between_effect_and_ack_has_every_effect_once() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("billing.db");
-    connect(&path).execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE charges (event TEXT)").expect("made");
-    let log = Log::new();
-    publish(&log).await;
-    let group = || Group::parse("billing").expect("a group");
-    // Each consumer is killed after its effect has committed, before the ack; the next one starts from nothing.
-    let mut kills = 0;
-    while kills < EVENTS {
-        let marks = SqliteDedupe::open(&path, "billing").expect("opened");
-        let charge = marks.transactional(|tx, delivery: &Arc<Delivery>| {
-            tx.execute("INSERT INTO charges (event) VALUES (?1)", [delivery.event_id().to_string()]).map(drop)
-        });
-        let mut events = log.bus.subscribe("orders", Some(group()), options()).await.expect("subscribed");
-        loop {
-            let delivery = Arc::new(events.next().await.expect("delivered"));
-            charge(Arc::clone(&delivery)).await.expect("charged");
-            if delivery.attempt() == 1 {
-                kills += 1;
-                // Dropped without an ack: as good as dead.
-                break;
-            }
-            delivery.ack().await.expect("acked");
-        }
-    }
-    // The last event has been done and not acked: it comes once more, and is passed over.
-    let marks = SqliteDedupe::open(&path, "billing").expect("opened");
-    let charge = marks.transactional(|tx, delivery: &Arc<Delivery>| {
-        tx.execute("INSERT INTO charges (event) VALUES (?1)", [delivery.event_id().to_string()]).map(drop)
-    });
-    let mut events = log.bus.subscribe("orders", Some(group()), options()).await.expect("subscribed");
-    let delivery = Arc::new(events.next().await.expect("delivered"));
-    assert_eq!(delivery.attempt(), 2);
-    charge(delivery).await.expect("passed over");
-    let (charges, distinct): (u32, u32) = connect(&path)
-        .query_row("SELECT count(*), count(DISTINCT event) FROM charges", (), |row| Ok((row.get(0)?, row.get(1)?)))
-        .expect("counted");
-    assert_eq!((kills, charges as usize, distinct as usize), (EVENTS, EVENTS, EVENTS));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
