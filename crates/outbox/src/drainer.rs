@@ -11,7 +11,7 @@ use std::time::Duration;
 use promethean_event::Draft;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::plan::{self, Decision, Pace, Policy};
 use crate::{Answer, Claim, Failed, Next, OutboxStore, Publisher, Result, Row, Stats};
@@ -35,7 +35,7 @@ pub struct Settings {
     pub keep_sent: Duration,
     /// For how long claims are prolonged while the publisher does not answer; then other drainers may take the rows.
     pub patience: Duration,
-    /// How long a stop waits for the batch that is under way.
+    /// How long a stop waits for the publisher to answer for the batch that is under way, and then for the database.
     pub grace: Duration,
     /// Ends when every row is published or parked, instead of waiting for more.
     pub until_empty: bool,
@@ -126,8 +126,9 @@ impl Shared {
 pub fn drain(store: Arc<dyn OutboxStore>, publisher: Arc<dyn Publisher>, settings: Settings) -> Drainer {
     let shared = Arc::new(Shared::default());
     let (stop, stopped) = watch::channel(false);
+    let grace = settings.grace;
     let worker = Worker { store, publisher, settings, shared: Arc::clone(&shared), stopped };
-    Drainer { task: Some(tokio::spawn(worker.run())), stop, shared }
+    Drainer { task: Some(tokio::spawn(worker.run())), stop, shared, grace }
 }
 
 /// A drainer that runs. Dropping it cuts it off: what it had claimed is free again when the lease has run out.
@@ -137,6 +138,7 @@ pub struct Drainer {
     task: Option<JoinHandle<Option<String>>>,
     stop: watch::Sender<bool>,
     shared: Arc<Shared>,
+    grace: Duration,
 }
 
 impl Drainer {
@@ -145,10 +147,13 @@ impl Drainer {
         self.shared.snapshot()
     }
 
-    /// Ends it in order: the batch under way is finished or given back.
+    /// Ends it in order: the batch under way is finished or given back. Where the database does not answer, it is cut
+    /// off after twice the grace.
     pub async fn stop(mut self) -> Snapshot {
         self.stop.send_replace(true);
-        self.ended().await;
+        if timeout(2 * self.grace, self.ended()).await.is_err() {
+            tracing::warn!("the outbox does not answer: what was claimed is free again when the lease has run out");
+        }
         self.shared.snapshot()
     }
 
@@ -256,6 +261,7 @@ impl Worker {
         let _ = self.stopped.clone().wait_for(|stop| *stop).await;
     }
 
+    /// Each is due again before it is tried: one that fails, for lack of a permission say, does not end the draining.
     async fn chores(&self, chores: &mut Chores) -> Result<()> {
         let now = Instant::now();
         if now >= chores.requeue {
@@ -270,10 +276,12 @@ impl Worker {
             self.read_stats().await?;
         }
         if now >= chores.purge {
+            chores.purge = now + PURGE_EVERY;
             let purged = self.store.purge_sent(self.settings.keep_sent, PURGE_ROWS).await?;
-            // There is more: go on soon, but not before the rows that wait.
-            let more = purged >= PURGE_ROWS as u64;
-            chores.purge = now + if more { Duration::from_secs(1) } else { PURGE_EVERY };
+            if purged >= PURGE_ROWS as u64 {
+                // There is more: go on soon, but not before the rows that wait.
+                chores.purge = now + Duration::from_secs(1);
+            }
         }
         Ok(())
     }

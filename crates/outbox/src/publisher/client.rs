@@ -4,14 +4,14 @@
 //! another. A frame is all or none. One that the hub refuses because of one of its rows is halved until that row is
 //! alone, so that it takes no other with it. While the hub is away the client waits for it, and so does this.
 
-use std::collections::HashSet;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use futures_util::future::join_all;
 use promethean_client::{Client, Error, Publish};
 use promethean_event::limits::{DEFAULT_FRAME_BYTES, MAX_BATCH};
 use promethean_event::{Code, Draft, PublishOptions, Topic};
 
+use super::draft_key;
 use crate::plan::waves;
 use crate::{Answer, Answers, Publisher};
 
@@ -59,7 +59,7 @@ impl ClientPublisher {
         let mut failed = failed.clone();
         let mut frames = self.frames(rows, drafts, &mut answers);
         while let Some(mut rows) = frames.pop_front() {
-            rows.retain(|&row| match key(&drafts[row]) {
+            rows.retain(|&row| match draft_key(&drafts[row]) {
                 Some(key) if failed.contains(key) => {
                     answers.push((row, Answer::Held));
                     false
@@ -87,7 +87,7 @@ impl ClientPublisher {
                 continue;
             }
             if answer.holds_its_key() {
-                failed.extend(of.iter().filter_map(|draft| key(draft)));
+                failed.extend(of.iter().filter_map(|draft| draft_key(draft)));
             }
             answers.extend(rows.into_iter().map(|row| (row, answer.clone())));
         }
@@ -124,10 +124,6 @@ impl ClientPublisher {
     }
 }
 
-fn key<'d>(draft: &'d Draft<'d>) -> Option<&'d str> {
-    draft.options.key.as_deref()
-}
-
 fn owned(draft: &Draft<'_>) -> PublishOptions<'static> {
     let options = &draft.options;
     let own = |text: &std::borrow::Cow<'_, str>| text.clone().into_owned().into();
@@ -155,7 +151,7 @@ impl Publisher for ClientPublisher {
                 let sent: Vec<_> = join_all(sent).await.into_iter().flatten().collect();
                 for (row, answer) in sent {
                     if answer.holds_its_key() {
-                        failed.extend(key(&drafts[row]));
+                        failed.extend(draft_key(&drafts[row]));
                     }
                     answers[row] = answer;
                 }

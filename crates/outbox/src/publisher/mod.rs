@@ -24,3 +24,9 @@ pub trait Publisher: Send + Sync + 'static {
     /// drainer prolongs the leases meanwhile. Dropping the future leaves the outcome unknown, which the ids make good.
     fn publish<'a>(&'a self, drafts: &'a [Draft<'a>]) -> Answers<'a>;
 }
+
+/// What order goes by.
+#[cfg(any(feature = "bus", feature = "client"))]
+fn draft_key<'d>(draft: &'d Draft<'d>) -> Option<&'d str> {
+    draft.options.key.as_deref()
+}

@@ -1,13 +1,15 @@
 //! What a drainer does, on SQLite and an in-process log.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use promethean_outbox::{Answer, List, NewRow, Publisher, Settings, Status, Which, drain};
+use promethean_outbox::{Answer, List, NewRow, Publisher, Settings, Status, Topic, Which, drain};
+use tokio::time::Instant;
 
-use crate::fakes::{Counting, Fixture, Log, Scripted, by_key, numbered, quick};
+use crate::fakes::{Counting, Fixture, Fragile, Fuse, Log, Scripted, by_key, numbered, quick};
 use crate::sqlite::Sqlite;
 
 #[tokio::test]
@@ -172,6 +174,47 @@ async fn a_hub_that_is_away_loses_nothing_parks_nothing_and_keeps_the_order() {
     assert_eq!((snapshot.errors, snapshot.parked), (0, 0), "it is not the rows' fault");
 }
 
+/// A minute of the drainer's clock, which does not run while there is nothing to do: the test takes no minute.
+#[tokio::test(start_paused = true)]
+async fn a_hub_that_is_down_for_a_minute_gets_everything_afterwards_in_order_per_key() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let (sqlite, log, began) = (Sqlite::new(), Log::new(), Instant::now());
+    let tries = Arc::new(Mutex::new(BTreeSet::new()));
+    let tried = Arc::clone(&tries);
+    let publisher = Scripted {
+        inner: log.publisher(),
+        script: move |_: &promethean_event::Draft<'_>| {
+            tried.lock().expect("not poisoned").insert(began.elapsed());
+            let away = Answer::Unavailable { reason: "connection refused".into(), retry_after: None };
+            (began.elapsed() < MINUTE).then_some(away)
+        },
+    };
+    let mut settings = Settings::default();
+    settings.policy.max_attempts = 2;
+    let drainer = drain(sqlite.store(), Arc::new(publisher), settings);
+    // The service goes on all the while.
+    for second in 0..60 {
+        let rows: Vec<_> = (0..10).map(|n| numbered("t", Some(&(n % 3).to_string()), second * 10 + n)).collect();
+        sqlite.add(&rows).await;
+        assert!(log.events("t").await.is_empty(), "nobody is there");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    while log.events("t").await.len() < 600 {
+        // The longest pause is five seconds: by then a hub that is back was noticed.
+        assert!(began.elapsed() < MINUTE + Duration::from_secs(6), "{:?}: not all there", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for (key, numbers) in by_key(&log.events("t").await) {
+        let first: usize = key.parse().expect("a number");
+        let expected = (0..600).filter(|n| n % 10 % 3 == first).collect::<Vec<_>>();
+        assert_eq!(numbers, expected, "key {key}");
+    }
+    let while_down = tries.lock().expect("not poisoned").iter().filter(|at| **at < MINUTE).count();
+    assert!((10..=20).contains(&while_down), "{while_down} tries: the pauses grow to five seconds");
+    let done = drainer.stop().await;
+    assert_eq!((done.sent, done.errors, done.parked), (600, 0, 0), "it is not the rows' fault");
+}
+
 #[tokio::test]
 async fn leases_are_prolonged_while_the_publisher_takes_its_time() {
     struct Slow(Arc<dyn Publisher>);
@@ -220,6 +263,51 @@ async fn a_stop_finishes_the_batch_under_way_or_gives_it_back() {
     }
     let snapshot = drainer.stop().await;
     assert_eq!((snapshot.sent, snapshot.stats.pending + snapshot.stats.claimed), (1, 0), "marked before the end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_database_that_is_away() {
+    let (sqlite, log) = (Sqlite::new(), Log::new());
+    // The first call, and each one after it, never returns.
+    let fuse = Fuse::after(0);
+    let store = Fragile { fuse: Arc::clone(&fuse), inner: sqlite.store() };
+    let drainer = drain(Arc::new(store), log.publisher(), Settings::default());
+    fuse.blown().await;
+    let began = Instant::now();
+    assert_eq!(drainer.stop().await.sent, 0);
+    assert_eq!(began.elapsed().as_secs(), 2 * Settings::default().grace.as_secs(), "and no longer");
+}
+
+#[tokio::test]
+async fn a_key_in_several_topics_waits_as_a_whole_when_the_bus_takes_nothing() {
+    let log = Log::new();
+    log.bus.drain().await;
+    let null = serde_json::value::RawValue::NULL;
+    let draft = |topic: &str, key: Option<&'static str>| {
+        let mut draft = promethean_event::Draft::new(Topic::parse(topic).expect("a topic"), Cow::Borrowed(null));
+        draft.options.key = key.map(Cow::Borrowed);
+        draft
+    };
+    let drafts = [draft("a", Some("k")), draft("b", Some("k")), draft("b", None), draft("a", Some("k"))];
+    let answers = log.publisher().publish(&drafts).await;
+    assert!(matches!(answers[0], Answer::Unavailable { .. }) && matches!(answers[2], Answer::Unavailable { .. }));
+    assert_eq!((&answers[1], &answers[3]), (&Answer::Held, &Answer::Held), "not tried before the first is stored");
+}
+
+#[tokio::test]
+async fn rows_of_one_key_on_several_topics_are_all_published() {
+    let (sqlite, log) = (Sqlite::new(), Log::new());
+    let rows: Vec<_> = (0..30).map(|n| numbered(["a", "b", "c"][n % 3], Some(&(n % 2).to_string()), n)).collect();
+    sqlite.add(&rows).await;
+    assert_eq!(drain(sqlite.store(), log.publisher(), quick()).ended().await, None);
+    for (n, topic) in ["a", "b", "c"].into_iter().enumerate() {
+        let numbers: Vec<usize> =
+            log.events(topic).await.iter().map(|(_, number)| number.parse().expect("a number")).collect();
+        let mut all = numbers.clone();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).map(|i| i * 3 + n).collect::<Vec<_>>());
+        assert!(by_key(&log.events(topic).await).values().all(|numbers| numbers.is_sorted()), "{numbers:?}");
+    }
 }
 
 #[tokio::test]
