@@ -41,7 +41,7 @@ pub use error::{Error, Result};
 pub use failure::Answer;
 #[cfg(feature = "mongo")]
 pub use mongo::{MongoDedupe, MongoOutbox};
-pub use once::{DEFAULT_TTL, DedupeStore, Handled, MemoryDedupe, Once, exactly_once, exactly_once_for};
+pub use once::{DEFAULT_TTL, DedupeStore, Handled, MemoryDedupe, Once, exactly_once};
 #[cfg(feature = "bus")]
 pub use publisher::bus::BusPublisher;
 #[cfg(feature = "client")]
@@ -49,10 +49,10 @@ pub use publisher::client::ClientPublisher;
 pub use publisher::{Answers, Publisher};
 pub use row::{NewRow, Row, Status};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Schema, SqliteDedupe, SqliteOutbox};
-pub use store::{Claim, Failed, List, Next, OutboxStore, Pending, Stats, Which};
+pub use sqlite::{SqliteDedupe, SqliteOutbox};
+pub use store::{Claim, Failed, List, Next, OutboxStore, Pending, Schema, Stats, Which};
 
-pub use promethean_event::{Code, EventId, Identified, Invalid, Millis, PublishOptions, Topic};
+pub use promethean_event::{Code, Draft, EventId, Identified, Invalid, Millis, PublishOptions, Topic};
 
 /// The code of the guide is compiled and run with the tests.
 #[cfg(all(doctest, feature = "sqlite", feature = "mongo", feature = "client"))]

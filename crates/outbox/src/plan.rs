@@ -1,11 +1,11 @@
 //! The drainer's decisions: synchronous functions of what happened, tested without a database or a runtime.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use promethean_event::{Draft, Topic};
 
-use crate::{Answer, Next};
+use crate::{Answer, Next, Row};
 
 /// How failures are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +103,21 @@ impl Pace {
         self.next = (wait * 2).min(self.longest);
         wait
     }
+}
+
+/// What is left of a claim that another drainer was at too, for stores that cannot claim many rows at one stroke: of each
+/// key the rows before the first that was not won. Returns those, and the won ones that have to be given back.
+pub fn unbroken(rows: Vec<Row>, won: impl Fn(&Row) -> bool) -> (Vec<Row>, Vec<Row>) {
+    let (mut kept, mut given_back) = (Vec::new(), Vec::new());
+    let mut broken: HashSet<String> = HashSet::new();
+    for row in rows {
+        match (won(&row), row.key.as_ref().is_some_and(|key| broken.contains(key))) {
+            (true, false) => kept.push(row),
+            (true, true) => given_back.push(row),
+            (false, _) => broken.extend(row.key),
+        }
+    }
+    (kept, given_back)
 }
 
 /// Rows of one topic that may go out together, in order: indexes into the batch.
@@ -211,6 +226,17 @@ mod tests {
         assert_eq!(waits, [10, 20, 40, 50, 50]);
         pace.busy();
         assert_eq!(pace.idle(), Duration::from_millis(10));
+    }
+
+    #[test]
+    fn of_a_claim_that_was_won_in_part_a_key_is_kept_up_to_its_first_gap() {
+        let row = |id: &str, key: Option<&str>| Row { key: key.map(str::to_owned), ..crate::row::tests::row(id) };
+        let k = Some("k");
+        let rows = vec![row("1", k), row("2", None), row("3", k), row("4", Some("l")), row("5", k), row("6", None)];
+        let (kept, given_back) = unbroken(rows, |row| !["2", "3"].contains(&row.id.as_str()));
+        let ids = |rows: &[Row]| -> Vec<String> { rows.iter().map(|row| row.id.clone()).collect() };
+        assert_eq!(ids(&kept), ["1", "4", "6"], "a row without a key holds nobody back");
+        assert_eq!(ids(&given_back), ["5"]);
     }
 
     fn draft(topic: &str, key: Option<String>) -> Draft<'static> {

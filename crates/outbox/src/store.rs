@@ -92,6 +92,15 @@ pub enum Which {
     Ids(Vec<String>),
 }
 
+/// What to do where the table or collection is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Schema {
+    /// Make it.
+    Create,
+    /// Say so.
+    Require,
+}
+
 /// An outbox that can be drained. Every call is one statement or command for a whole batch, except where an
 /// implementation says otherwise.
 pub trait OutboxStore: Send + Sync + 'static {

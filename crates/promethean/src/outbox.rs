@@ -55,7 +55,7 @@ impl Place {
             }
             #[cfg(feature = "mongo")]
             Place::Mongo(url) => {
-                Ok(Arc::new(promethean_outbox::MongoOutbox::connect(url.expose(), table).await.map_err(at)?))
+                Ok(Arc::new(promethean_outbox::MongoOutbox::connect(url.expose(), table, schema).await.map_err(at)?))
             }
             #[cfg(not(feature = "mongo"))]
             Place::Mongo(_) => Err(Failure::failed("this build has no MongoDB: use sqlite:PATH")),

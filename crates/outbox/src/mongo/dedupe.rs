@@ -53,7 +53,7 @@ impl MongoDedupe {
         Ok(Self { marks, consumer: consumer.into(), ttl: DEFAULT_TTL })
     }
 
-    /// The same with marks of [`MongoDedupe::record`] and [`MongoDedupe::transactional`] that are kept for `ttl`.
+    /// The same with marks that are kept for `ttl`: longer than an event may be redelivered.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -90,7 +90,8 @@ impl MongoDedupe {
     }
 
     /// Runs `handler` in a transaction that also records the event: effect and mark commit together, or neither does.
-    /// An event that was recorded before is passed over. A transaction that lost against another is tried again.
+    /// An event that was recorded before is passed over. Where the mark or the commit loses against another transaction,
+    /// all of it is tried again; an error of the handler itself is given back as it is, whatever its cause.
     ///
     /// ```no_run
     /// # async fn example(db: mongodb::Database) -> Result<(), Box<dyn std::error::Error>> {
@@ -164,5 +165,9 @@ impl DedupeStore for MongoDedupe {
             self.marks.update_one(doc! {"_id": self.id(id)}, mark).upsert(true).await?;
             Ok(())
         })
+    }
+
+    fn keeps(&self) -> Duration {
+        self.ttl
     }
 }

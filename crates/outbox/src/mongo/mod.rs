@@ -13,7 +13,7 @@ use crate::{Error, Result};
 pub use dedupe::MongoDedupe;
 pub use outbox::MongoOutbox;
 
-/// How often a transaction that lost against another is tried again, and a commit whose answer was lost.
+/// How often what lost against another is tried again, a transaction or a claim, and a commit whose answer was lost.
 const TRIES: u32 = 10;
 
 /// Refuses a server that has no transactions, before anything depends on them.

@@ -1,18 +1,21 @@
 //! The rows' life in a MongoDB collection.
 //!
-//! A claim is a transaction of three round trips, however many rows it takes: read what is due, update it, commit. Its
-//! snapshot makes a key whole: a drainer that sees an earlier row of the key as free and finds it taken at the update
-//! loses, and tries again. Rows are read as of the majority: an event whose business write could still be rolled back
-//! is not published. Time is the server's (`$$NOW`).
+//! A claim is two round trips, however many rows it takes: read what is due, and which keys are held, as of one moment;
+//! then take it, each row only if it is still free. No transaction: one whose drainer was killed would keep its rows
+//! from everybody for a minute. What was read of a key are its first unfinished rows, without a gap; whoever gets only
+//! some of them, because another drainer was at them too, keeps those before the first that it did not get and gives the
+//! others back. Rows are read as of the majority: an event whose business write could still be rolled back is not
+//! published. Time is the server's (`$$NOW`).
 //!
 //! Order: `ord` is the time at which the row was added, in milliseconds, or one more than the largest of its key's
-//! rows; ids decide between equals. Transactions that write the same key one after another, as those do that change
-//! the same document, see each other's rows, and so their order holds whatever their clocks say.
+//! rows. Transactions that write the same key one after another, as those do that change the same document, see each
+//! other's rows, and so their order holds whatever their clocks say. Rows without `ord`, written by others, come first,
+//! by `ts`, as in the first version of the hub.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
@@ -23,8 +26,11 @@ use mongodb::{Client, ClientSession, Collection, Database, IndexModel};
 use promethean_event::{EventId, Millis};
 use tokio::sync::Notify;
 
-use super::{TRIES, jitter, lost, require_transactions, row};
-use crate::{Claim, Error, Failed, List, NewRow, Next, OutboxStore, Pending, Result, Row, Stats, Status, Which};
+use super::{TRIES, jitter, require_transactions, row};
+use crate::plan;
+use crate::{
+    Claim, Error, Failed, List, NewRow, Next, OutboxStore, Pending, Result, Row, Schema, Stats, Status, Which,
+};
 
 /// An outbox in a MongoDB collection: [`add`](MongoOutbox::add) in your own session, [drain](crate::drain) it from
 /// anywhere. Needs a replica set.
@@ -50,8 +56,6 @@ use crate::{Claim, Error, Failed, List, NewRow, Next, OutboxStore, Pending, Resu
 pub struct MongoOutbox {
     rows: Collection<Document>,
     added: Arc<Notify>,
-    /// The last claim found nothing: the next one looks first, with one query.
-    idle: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for MongoOutbox {
@@ -60,9 +64,30 @@ impl std::fmt::Debug for MongoOutbox {
     }
 }
 
+/// How long a call may take: longer than an election, and than the driver looks for a primary.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Most keys that a command names: each may have a kilobyte.
+const MOST_LEFT_OUT: usize = 2_000;
+
 /// The server's clock in epoch milliseconds.
 fn server_now() -> Document {
     doc! {"$toLong": "$$NOW"}
+}
+
+/// The order in which rows are claimed and listed.
+fn order() -> Document {
+    doc! {"ord": 1, "ts": 1, "_id": 1}
+}
+
+/// Whether the time in `lease_until` has come, or it has none.
+fn passed() -> Document {
+    doc! {"$or": [{"$not": [{"$isNumber": "$lease_until"}]}, {"$lte": ["$lease_until", server_now()]}]}
+}
+
+/// `attempts`, as a number whatever somebody wrote there.
+fn attempts() -> Document {
+    doc! {"$cond": [{"$isNumber": "$attempts"}, "$attempts", 0]}
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -83,13 +108,13 @@ impl MongoOutbox {
             index(doc! {"status": 1, "lease_until": 1}),
             index(doc! {"ts": 1}),
             // What is due, in order; what holds a key back; the last row of a key.
-            index(doc! {"status": 1, "ord": 1, "_id": 1}),
+            index(doc! {"status": 1, "ord": 1, "ts": 1, "_id": 1}),
             index(doc! {"key": 1, "lease_until": 1}),
             index(doc! {"key": 1, "ord": -1}),
         ]);
         made.await.map_err(|error| {
-            let indexes = "{status: 1, lease_until: 1}, {ts: 1}, {status: 1, ord: 1, _id: 1}, {key: 1, lease_until: 1} \
-                           and {key: 1, ord: -1}";
+            let indexes = "{status: 1, lease_until: 1}, {ts: 1}, {status: 1, ord: 1, ts: 1, _id: 1}, \
+                           {key: 1, lease_until: 1} and {key: 1, ord: -1}";
             Error::Schema(format!("cannot make the indexes of {collection}: {error}; make them by hand: {indexes}"))
         })?;
         Ok(outbox)
@@ -98,12 +123,23 @@ impl MongoOutbox {
     /// Connects to `url`, which names the database, and opens `collection`.
     ///
     /// # Errors
-    /// As [`MongoOutbox::open`]; the address names no database.
-    pub async fn connect(url: &str, collection: &str) -> Result<Self> {
+    /// As [`MongoOutbox::open`]; the address names no database; with [`Schema::Require`], there is no such collection.
+    pub async fn connect(url: &str, collection: &str, schema: Schema) -> Result<Self> {
         let client = Client::with_uri_str(url).await?;
         let db = client.default_database().ok_or_else(|| {
             Error::Schema("the address names no database; write mongodb://HOST/DATABASE?replicaSet=NAME".into())
         })?;
+        if schema == Schema::Require {
+            let outbox = Self::over(&db, collection)?;
+            if db.list_collection_names().filter(doc! {"name": collection}).await?.is_empty() {
+                return Err(Error::Schema(format!(
+                    "there is no collection {collection} in {}; a service makes it with MongoOutbox::open, \
+                     `promethean outbox drain` makes it too; or check the name",
+                    db.name()
+                )));
+            }
+            return Ok(outbox);
+        }
         Self::open(&db, collection).await
     }
 
@@ -115,7 +151,7 @@ impl MongoOutbox {
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .build();
         let rows = db.collection_with_options(crate::error::name(collection)?, options);
-        Ok(Self { rows, added: Arc::default(), idle: Arc::default() })
+        Ok(Self { rows, added: Arc::default() })
     }
 
     /// Adds a row in the caller's transaction: the event is published if that commits, and only then. Returns the
@@ -154,78 +190,142 @@ impl MongoOutbox {
         self.added.notify_one();
     }
 
-    /// One try to claim; `None`: another drainer was quicker.
-    async fn try_claim(&self, claim: &Claim<'_>) -> Result<Option<Vec<Row>>> {
-        let mut session = self.rows.client().start_session().await?;
-        let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
-        session.start_transaction().read_concern(ReadConcern::snapshot()).write_concern(majority).await?;
-        match self.claim_in(&mut session, claim).await {
-            Ok(rows) if rows.is_empty() => {
-                let _ = session.abort_transaction().await;
-                Ok(Some(rows))
-            }
-            Ok(rows) => match super::commit(&mut session).await {
-                Ok(()) => Ok(Some(rows)),
-                Err(error) if lost(&error) => Ok(None),
-                Err(error) => Err(error.into()),
-            },
-            Err(error) => {
-                let _ = session.abort_transaction().await;
-                if lost(&error) { Ok(None) } else { Err(error.into()) }
-            }
+    /// What is due, in order, of keys that nobody holds.
+    async fn due(&self, claim: &Claim<'_>) -> Result<Vec<Row>> {
+        let look = self.look(claim, &[]).await?;
+        if !look.rows.is_empty() || !look.full {
+            return Ok(look.rows);
         }
+        // All that it saw waits for its keys: there may be others behind them.
+        Ok(self.look(claim, &look.held).await?.rows)
     }
 
-    async fn claim_in(&self, session: &mut ClientSession, claim: &Claim<'_>) -> mongodb::error::Result<Vec<Row>> {
+    /// Looks at the first rows that are due, those of the keys `but` left out. Of each key it returns the first unfinished
+    /// rows, without a gap: one command reads rows and keys as of one moment.
+    async fn look(&self, claim: &Claim<'_>, but: &[String]) -> Result<Look> {
+        let waiting = doc! {"$expr": {"$gt": ["$lease_until", server_now()]}};
+        let held = doc! {
+            "status": {"$in": ["pending", "claimed"]}, "lease_until": {"$gt": 0}, "key": {"$type": "string"},
+            "$or": [{"status": "claimed"}, waiting],
+        };
+        let mut due = doc! {"status": "pending", "$expr": passed()};
+        if !but.is_empty() {
+            due.insert("key", doc! {"$nin": but});
+        }
         let limit = i64::try_from(claim.rows).unwrap_or(i64::MAX);
-        let held = doc! {"$or": [{"status": "claimed"}, {"$expr": {"$gt": ["$lease_until", server_now()]}}]};
-        let pipeline = [
-            // Marks go by the id as text: a row with another kind of id could never be marked.
-            doc! {"$match": {
-                "status": "pending", "_id": {"$type": "string"},
-                "$expr": {"$lte": [{"$ifNull": ["$lease_until", 0]}, server_now()]},
-            }},
-            doc! {"$sort": {"ord": 1, "_id": 1}},
-            // A row without a key is held back by nobody: no key is another row's id.
-            doc! {"$set": {"_order": {"$ifNull": ["$key", {"$concat": ["\u{0}", "$_id"]}]}}},
-            doc! {"$lookup": {
-                "from": self.rows.name(), "localField": "_order", "foreignField": "key", "as": "_held",
-                "pipeline": [
-                    {"$match": {"lease_until": {"$gt": 0}, "$and": [held]}}, {"$limit": 1}, {"$project": {"_id": 1}},
-                ],
-            }},
-            doc! {"$match": {"_held": {"$size": 0}}},
+        let until = doc! {"$add": [server_now(), millis(claim.lease)]};
+        let due = vec![
+            doc! {"$match": due},
+            doc! {"$sort": order()},
             doc! {"$limit": limit},
-            doc! {"$set": {"_until": {"$add": [server_now(), millis(claim.lease)]}}},
+            doc! {"$set": {"_until": until}},
         ];
-        let batch = u32::try_from(claim.rows).unwrap_or(u32::MAX);
-        let mut cursor = self.rows.aggregate(pipeline).batch_size(batch).session(&mut *session).await?;
-        let (mut rows, mut bytes) = (Vec::new(), 0);
-        let mut until = 0;
-        while bytes < claim.bytes
-            && let Some(document) = cursor.next(&mut *session).await
-        {
-            let document = document?;
+        let pipeline = [
+            doc! {"$match": held},
+            doc! {"$group": {"_id": "$key"}},
+            doc! {"$project": {"_id": 0, "_held": "$_id"}},
+            doc! {"$unionWith": {"coll": self.rows.name(), "pipeline": due}},
+        ];
+        // Enough for all of it: nobody has to ask for the rest.
+        let found = self.rows.aggregate(pipeline).batch_size(1 << 30).read_concern(ReadConcern::snapshot());
+        let mut found = found.await?;
+        let (mut rows, mut nameless, mut held, mut met) = (Vec::new(), Vec::new(), HashSet::new(), HashSet::new());
+        let (mut seen, mut bytes) = (0, 0);
+        while bytes < claim.bytes && found.advance().await? {
+            let document = found.deserialize_current()?;
+            let Some(id) = document.get("_id") else {
+                held.extend(document.get_str("_held").ok().map(str::to_owned));
+                continue;
+            };
+            seen += 1;
+            if id.as_str().is_none() {
+                nameless.push(id.clone());
+                continue;
+            }
             let mut row = row::read(&document);
+            if let Some(key) = row.key.take_if(|key| held.contains(key.as_str())) {
+                met.insert(key);
+                continue;
+            }
             bytes += row.payload.len();
-            until = document.get("_until").and_then(row::number).unwrap_or(0);
             row.status = Status::Claimed;
             row.claimed_by = Some(claim.worker.to_owned());
-            row.lease_until = Some(Millis(until.unsigned_abs()));
+            row.lease_until = document.get("_until").and_then(row::number).map(|until| Millis(until.unsigned_abs()));
             row.attempts = row.attempts.saturating_add(1);
             rows.push(row);
         }
-        drop(cursor);
-        if rows.is_empty() {
-            return Ok(rows);
+        if !nameless.is_empty() {
+            self.park(&nameless).await?;
         }
-        let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
-        let update = doc! {
-            "$set": {"status": "claimed", "claimed_by": claim.worker, "lease_until": until}, "$inc": {"attempts": 1},
-        };
-        self.rows.update_many(doc! {"_id": {"$in": ids}}, update).session(session).await?;
-        Ok(rows)
+        let held = met.iter().chain(held.difference(&met)).take(MOST_LEFT_OUT).cloned().collect();
+        Ok(Look { rows, held, full: seen >= claim.rows })
     }
+
+    /// Gives up rows whose `_id` is no text: marks go by it, and it could be no event's id.
+    async fn park(&self, ids: &[Bson]) -> Result<()> {
+        let reason = "bad_id: the _id is no text; add the row again with the event's id, a UUID, as text";
+        tracing::warn!(ids = ?ids, reason, "rows of the outbox are parked");
+        let parked = doc! {
+            "$set": {"status": "error", "last_err": reason}, "$unset": {"claimed_by": "", "lease_until": ""},
+        };
+        self.rows.update_many(doc! {"_id": {"$in": ids}, "status": "pending"}, parked).await?;
+        Ok(())
+    }
+
+    /// Takes rows that were read, each only if it is still free. Returns how many there are now that this claim has:
+    /// asked again because an answer was lost, it takes nothing twice.
+    async fn take(&self, rows: &[Row], claim: &Claim<'_>) -> mongodb::error::Result<u64> {
+        let free = doc! {"status": "pending", "$expr": passed()};
+        let these = doc! {"_id": {"$in": ids(rows)}, "$or": [free, taken(rows, claim)]};
+        let counted = doc! {"$add": [attempts(), {"$cond": [{"$eq": ["$status", "pending"]}, 1, 0]}]};
+        let claimed = doc! {"$set": {
+            "status": "claimed", "claimed_by": {"$literal": claim.worker}, "lease_until": until(rows),
+            "attempts": counted,
+        }};
+        Ok(self.rows.update_many(these, vec![claimed]).await?.matched_count)
+    }
+
+    /// Of rows that another drainer was at too: those that this one may keep. The others are given back.
+    async fn won(&self, rows: Vec<Row>, claim: &Claim<'_>) -> Result<Vec<Row>> {
+        let mut ours = taken(&rows, claim);
+        ours.insert("_id", doc! {"$in": ids(&rows)});
+        let mut found = self.rows.find(ours).projection(doc! {"_id": 1}).await?;
+        let mut won = HashSet::new();
+        while found.advance().await? {
+            won.extend(found.deserialize_current()?.get_str("_id").ok().map(str::to_owned));
+        }
+        let (won, given_back) = plan::unbroken(rows, |row| won.contains(&row.id));
+        let given_back: Vec<Failed> =
+            given_back.into_iter().map(|row| Failed { id: row.id, err: None, next: Next::Release }).collect();
+        if !given_back.is_empty() {
+            self.mark_error(&given_back, claim.worker).await?;
+        }
+        Ok(won)
+    }
+}
+
+/// What a look at the outbox found.
+struct Look {
+    /// Rows that may be taken.
+    rows: Vec<Row>,
+    /// Keys whose rows may not, those that it met first; not all, where there are very many.
+    held: Vec<String>,
+    /// It saw as many rows as it may: there may be more.
+    full: bool,
+}
+
+fn ids(rows: &[Row]) -> Vec<&str> {
+    rows.iter().map(|row| row.id.as_str()).collect()
+}
+
+/// Until when these rows are claimed: the same moment for all.
+fn until(rows: &[Row]) -> Option<i64> {
+    rows.first().and_then(|row| row.lease_until).map(|until| until.0.cast_signed())
+}
+
+/// What a row looks like that this very claim has.
+fn taken(rows: &[Row], claim: &Claim<'_>) -> Document {
+    doc! {"status": "claimed", "claimed_by": claim.worker, "lease_until": until(rows)}
 }
 
 /// The last word on a row that was not published, as one statement of an `update` command.
@@ -235,7 +335,7 @@ fn not_sent(failed: &Failed, worker: &str) -> Document {
         Next::Later(_) => (Status::Pending, 0),
         Next::Release => (Status::Pending, 1),
     };
-    let attempts = doc! {"$max": [0, {"$subtract": [{"$ifNull": ["$attempts", 0]}, back]}]};
+    let attempts = doc! {"$max": [0, {"$subtract": [attempts(), back]}]};
     let mut set = doc! {"status": status.as_str(), "attempts": attempts};
     if let Some(err) = &failed.err {
         set.insert("last_err", doc! {"$literal": err});
@@ -251,20 +351,33 @@ fn not_sent(failed: &Failed, worker: &str) -> Document {
     }
 }
 
+/// No call waits for ever on a server that neither answers nor goes away.
+fn within<'a, T>(work: impl Future<Output = Result<T>> + Send + 'a) -> Pending<'a, T> {
+    Box::pin(async {
+        let done = tokio::time::timeout(LIMIT, work).await;
+        done.unwrap_or_else(|_| Err(Error::Aborted(format!("MongoDB has not answered within {LIMIT:?}"))))
+    })
+}
+
 impl OutboxStore for MongoOutbox {
     fn claim_batch<'a>(&'a self, claim: Claim<'a>) -> Pending<'a, Vec<Row>> {
-        Box::pin(async move {
-            if self.idle.load(Relaxed) {
-                let due =
-                    doc! {"status": "pending", "$expr": {"$lte": [{"$ifNull": ["$lease_until", 0]}, server_now()]}};
-                if self.rows.find_one(due).projection(doc! {"_id": 1}).await?.is_none() {
-                    return Ok(Vec::new());
-                }
-            }
+        within(async move {
             for attempt in 0..TRIES {
-                if let Some(rows) = self.try_claim(&claim).await? {
-                    self.idle.store(rows.is_empty(), Relaxed);
+                let rows = self.due(&claim).await?;
+                if rows.is_empty() {
                     return Ok(rows);
+                }
+                let taken = match self.take(&rows, &claim).await {
+                    Ok(taken) => taken,
+                    // The answer was lost, or MongoDB has another primary by now: the rows may be taken or not.
+                    Err(error) => {
+                        tracing::debug!(%error, "a claim was not answered; asking again");
+                        self.take(&rows, &claim).await?
+                    }
+                };
+                let won = if taken == rows.len() as u64 { rows } else { self.won(rows, &claim).await? };
+                if !won.is_empty() {
+                    return Ok(won);
                 }
                 jitter(attempt).await;
             }
@@ -274,7 +387,7 @@ impl OutboxStore for MongoOutbox {
     }
 
     fn extend<'a>(&'a self, ids: &'a [String], worker: &'a str, lease: Duration) -> Pending<'a, ()> {
-        Box::pin(async move {
+        within(async move {
             let held = doc! {"_id": {"$in": ids}, "status": "claimed", "claimed_by": worker};
             let until = doc! {"$set": {"lease_until": {"$add": [server_now(), millis(lease)]}}};
             self.rows.update_many(held, vec![until]).await?;
@@ -283,7 +396,7 @@ impl OutboxStore for MongoOutbox {
     }
 
     fn mark_sent<'a>(&'a self, ids: &'a [String]) -> Pending<'a, ()> {
-        Box::pin(async move {
+        within(async move {
             let these = doc! {"_id": {"$in": ids}, "status": {"$ne": "sent"}};
             let sent = doc! {"$set": {"status": "sent"}, "$unset": {"claimed_by": "", "lease_until": ""}};
             self.rows.update_many(these, sent).await?;
@@ -292,7 +405,7 @@ impl OutboxStore for MongoOutbox {
     }
 
     fn mark_error<'a>(&'a self, failed: &'a [Failed], worker: &'a str) -> Pending<'a, ()> {
-        Box::pin(async move {
+        within(async move {
             let updates: Vec<Document> = failed.iter().map(|failed| not_sent(failed, worker)).collect();
             let db = self.rows.client().database(&self.rows.namespace().db);
             let command = doc! {
@@ -309,15 +422,15 @@ impl OutboxStore for MongoOutbox {
     }
 
     fn requeue_expired(&self) -> Pending<'_, u64> {
-        Box::pin(async move {
-            let expired = doc! {"status": "claimed", "$expr": {"$lt": ["$lease_until", server_now()]}};
+        within(async move {
+            let expired = doc! {"status": "claimed", "$expr": passed()};
             let pending = doc! {"$set": {"status": "pending"}, "$unset": {"claimed_by": "", "lease_until": ""}};
             Ok(self.rows.update_many(expired, pending).await?.modified_count)
         })
     }
 
     fn purge_sent(&self, age: Duration, most: usize) -> Pending<'_, u64> {
-        Box::pin(async move {
+        within(async move {
             let before = Millis::now().0.cast_signed().saturating_sub(millis(age));
             let old = self.rows.find(doc! {"ts": {"$lt": before}, "status": "sent"}).sort(doc! {"ts": 1});
             let mut old = old.limit(i64::try_from(most).unwrap_or(i64::MAX)).projection(doc! {"_id": 1}).await?;
@@ -333,7 +446,7 @@ impl OutboxStore for MongoOutbox {
     }
 
     fn stats(&self) -> Pending<'_, Stats> {
-        Box::pin(async move {
+        within(async move {
             let pipeline = [
                 doc! {"$match": {"status": {"$in": ["pending", "claimed", "error"]}}},
                 doc! {"$group": {
@@ -363,9 +476,9 @@ impl OutboxStore for MongoOutbox {
     }
 
     fn list(&self, list: List) -> Pending<'_, Vec<Row>> {
-        Box::pin(async move {
+        within(async move {
             let filter = list.status.map_or_else(Document::new, |status| doc! {"status": status.as_str()});
-            let found = self.rows.find(filter).sort(doc! {"ord": 1, "_id": 1});
+            let found = self.rows.find(filter).sort(order());
             let mut found = found.limit(i64::try_from(list.limit).unwrap_or(i64::MAX)).await?;
             let mut rows = Vec::new();
             while found.advance().await? {
@@ -376,7 +489,7 @@ impl OutboxStore for MongoOutbox {
     }
 
     fn retry<'a>(&'a self, which: &'a Which) -> Pending<'a, u64> {
-        Box::pin(async move {
+        within(async move {
             let mut parked = doc! {"status": "error"};
             if let Which::Ids(ids) = which {
                 parked.insert("_id", doc! {"$in": ids});

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use promethean_event::EventId;
 
-use super::DedupeStore;
+use super::{DEFAULT_TTL, DedupeStore};
 use crate::Pending;
 
 /// Marks in memory, at most `capacity`: at the bound the oldest mark is forgotten.
 #[derive(Debug)]
 pub struct MemoryDedupe {
     capacity: usize,
+    ttl: Duration,
     marks: Mutex<Marks>,
 }
 
@@ -28,7 +29,14 @@ struct Marks {
 impl MemoryDedupe {
     /// Room for `capacity` marks.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity: capacity.max(1), marks: Mutex::default() }
+        Self { capacity: capacity.max(1), ttl: DEFAULT_TTL, marks: Mutex::default() }
+    }
+
+    /// The same with marks of [`exactly_once`](super::exactly_once) that are kept for `ttl`.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
     }
 }
 
@@ -69,6 +77,10 @@ impl DedupeStore for MemoryDedupe {
         let until = now.checked_add(ttl).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400));
         self.marks.lock().unwrap_or_else(PoisonError::into_inner).mark(id, until, now, self.capacity);
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn keeps(&self) -> Duration {
+        self.ttl
     }
 }
 

@@ -33,6 +33,11 @@ pub trait DedupeStore: Send + Sync + 'static {
 
     /// Marks the event for `ttl`. **Returned ⇒ as durable as the store is.**
     fn mark(&self, id: EventId, ttl: Duration) -> Pending<'_, ()>;
+
+    /// For how long [`exactly_once`] has it keep its marks: longer than an event may be redelivered.
+    fn keeps(&self) -> Duration {
+        DEFAULT_TTL
+    }
 }
 
 /// Why a wrapped handler failed. Its words are the nack's reason.
@@ -59,7 +64,7 @@ impl<E: fmt::Debug + fmt::Display> std::error::Error for Once<E> {}
 pub type Handled<E> = Pin<Box<dyn Future<Output = Result<(), Once<E>>> + Send>>;
 
 /// Wraps `handler` so that an event it has done is passed over: `Ok`, and so acked, without being called again. Marks
-/// are kept for [`DEFAULT_TTL`].
+/// are kept for as long as the store [keeps](DedupeStore::keeps) them.
 ///
 /// Exactly once but for a crash between the handler's end and the mark; see the `transactional` forms for none.
 ///
@@ -84,21 +89,6 @@ where
     Fut: Future<Output = Result<(), E>> + Send + 'static,
     E: Send + 'static,
 {
-    exactly_once_for(DEFAULT_TTL, handler, store)
-}
-
-/// [`exactly_once`] with marks that are kept for `ttl`: longer than an event may be redelivered.
-pub fn exactly_once_for<D, F, Fut, E>(
-    ttl: Duration,
-    handler: F,
-    store: Arc<dyn DedupeStore>,
-) -> impl Fn(D) -> Handled<E> + Send + Sync + 'static
-where
-    D: Identified + Send + 'static,
-    F: Fn(D) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<(), E>> + Send + 'static,
-    E: Send + 'static,
-{
     let handler = Arc::new(handler);
     move |delivery: D| {
         let (handler, store, id) = (Arc::clone(&handler), Arc::clone(&store), delivery.event_id());
@@ -107,7 +97,7 @@ where
                 return Ok(());
             }
             handler(delivery).await.map_err(Once::Handler)?;
-            store.mark(id, ttl).await.map_err(Once::Store)
+            store.mark(id, store.keeps()).await.map_err(Once::Store)
         })
     }
 }

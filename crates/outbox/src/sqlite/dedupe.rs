@@ -88,7 +88,7 @@ impl SqliteDedupe {
         Ok(Self { own, consumer: consumer.into(), marked: Arc::default(), ttl: DEFAULT_TTL })
     }
 
-    /// The same with marks of [`SqliteDedupe::record`] and [`SqliteDedupe::transactional`] that are kept for `ttl`.
+    /// The same with marks that are kept for `ttl`: longer than an event may be redelivered.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -165,5 +165,9 @@ impl DedupeStore for SqliteDedupe {
     fn mark(&self, id: EventId, ttl: Duration) -> Pending<'_, ()> {
         let store = self.clone();
         self.own.run(move |connection| store.insert(connection, id, ttl).map(drop))
+    }
+
+    fn keeps(&self) -> Duration {
+        self.ttl
     }
 }

@@ -10,4 +10,3 @@ mod schema;
 
 pub use dedupe::SqliteDedupe;
 pub use outbox::SqliteOutbox;
-pub use schema::Schema;

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 
 use super::connection::Own;
 use super::row;
-use super::schema::{Schema, Statements};
-use crate::{Claim, Failed, List, NewRow, Next, OutboxStore, Pending, Result, Row, Stats, Status, Which};
+use super::schema::Statements;
+use crate::{Claim, Failed, List, NewRow, Next, OutboxStore, Pending, Result, Row, Schema, Stats, Status, Which};
 
 /// An outbox in a SQLite table: [`add`](SqliteOutbox::add) in your own transaction, [drain](crate::drain) it from
 /// anywhere. Clones share one connection, which is not the one that your transactions run on.
@@ -151,10 +151,19 @@ impl OutboxStore for SqliteOutbox {
                 },
                 row::read,
             )?;
-            let mut claimed: Vec<(i64, Row)> = claimed.collect::<rusqlite::Result<_>>()?;
+            let claimed: Vec<row::Read> = claimed.collect::<rusqlite::Result<_>>()?;
+            let (mut claimed, nameless): (Vec<_>, Vec<_>) = claimed.into_iter().partition(|read| read.named);
+            if !nameless.is_empty() {
+                // Marks go by the id as text, and nothing else could be an event's id.
+                let reason = "bad_id: the id is no text; add the row again with the event's id, a UUID, as text";
+                let seqs: Vec<i64> = nameless.iter().map(|read| read.seq).collect();
+                tracing::warn!(seqs = ?seqs, reason, "rows of the outbox are parked");
+                let params = named_params! {":err": reason, ":seqs": row::list(&seqs)};
+                connection.prepare_cached(&sql.park)?.execute(params)?;
+            }
             // The order of RETURNING is not promised.
-            claimed.sort_unstable_by_key(|(seq, _)| *seq);
-            Ok(claimed.into_iter().map(|(_, row)| row).collect())
+            claimed.sort_unstable_by_key(|read| read.seq);
+            Ok(claimed.into_iter().map(|read| read.row).collect())
         })
     }
 
@@ -237,7 +246,7 @@ impl OutboxStore for SqliteOutbox {
         self.own.run(move |connection| {
             let mut statement = connection.prepare_cached(&sql.list)?;
             let params = named_params! {":status": list.status.map(Status::as_str), ":limit": rows_of(list.limit)};
-            let rows = statement.query_map(params, |row| row::read(row).map(|(_, row)| row))?;
+            let rows = statement.query_map(params, |row| row::read(row).map(|read| read.row))?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
     }

@@ -6,8 +6,17 @@ use rusqlite::types::ValueRef;
 
 use crate::{NewRow, Row, Status};
 
-/// Reads the columns of `schema::READ`. Returns the row's place too.
-pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, Row)> {
+/// A row as it was read.
+pub(super) struct Read {
+    /// Its place.
+    pub(super) seq: i64,
+    /// Whether a mark can name it: its id is text.
+    pub(super) named: bool,
+    pub(super) row: Row,
+}
+
+/// Reads the columns of `schema::READ`.
+pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
     let mut unreadable = None;
     let mut wrong = |column: &str, why: &str| {
         unreadable.get_or_insert_with(|| format!("the column {column} {why}"));
@@ -71,7 +80,8 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, Row)> {
         last_err,
         unreadable,
     };
-    Ok((row.get(0)?, read))
+    let named = row.get_ref(1)?.as_str().is_ok();
+    Ok(Read { seq: row.get(0)?, named, row: read })
 }
 
 fn object(text: Option<&str>) -> Option<Vec<(String, String)>> {

@@ -4,16 +4,7 @@ use std::fmt::Write as _;
 
 use rusqlite::Connection;
 
-use crate::{Error, Result};
-
-/// What to do where the table is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Schema {
-    /// Make it.
-    Create,
-    /// Say so.
-    Require,
-}
+use crate::{Error, Result, Schema};
 
 /// The columns, with what a missing one is to be added as.
 const COLUMNS: [(&str, &str); 16] = [
@@ -49,6 +40,7 @@ pub(super) struct Statements {
     pub(super) add: String,
     pub(super) is_due: String,
     pub(super) claim: String,
+    pub(super) park: String,
     pub(super) extend: String,
     pub(super) mark_sent: String,
     pub(super) mark_error: String,
@@ -69,21 +61,27 @@ impl Statements {
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
             ),
             is_due: format!("SELECT EXISTS (SELECT 1 FROM {table} AS o WHERE {due})"),
-            // In the order they were added. An earlier row of the key that is claimed, or that waits to be tried again,
-            // keeps this one back; one that is merely pending is in this batch too, before it.
+            // In the order they were added. A row of the key that is claimed, or that waits to be tried again, keeps the
+            // others back; one that is merely pending is in this batch too, before the later ones. The keys are read
+            // once, not for each row: thousands of rows may wait behind one.
             claim: format!(
-                "WITH due AS (
+                "WITH held AS MATERIALIZED (
+                   SELECT DISTINCT e.key AS key FROM {table} AS e
+                   WHERE e.lease_until IS NOT NULL AND e.key IS NOT NULL
+                     AND (e.status = 'claimed' OR e.lease_until > :now)),
+                 due AS (
                    SELECT o.seq AS seq, octet_length(o.payload) AS bytes FROM {table} AS o
-                   WHERE {due} AND (o.key IS NULL OR NOT EXISTS (
-                     SELECT 1 FROM {table} AS e
-                     WHERE e.lease_until IS NOT NULL AND e.key = o.key AND e.seq < o.seq
-                       AND (e.status = 'claimed' OR e.lease_until > :now)))
+                   WHERE {due} AND (o.key IS NULL OR o.key NOT IN held)
                    ORDER BY o.seq LIMIT :rows),
                  fitting AS (SELECT seq, SUM(bytes) OVER (ORDER BY seq) - bytes AS before FROM due)
                  UPDATE {table}
                  SET status = 'claimed', claimed_by = :worker, lease_until = :until, attempts = attempts + 1
                  WHERE seq IN (SELECT seq FROM fitting WHERE before < :bytes)
                  RETURNING {READ}"
+            ),
+            park: format!(
+                "UPDATE {table} SET status = 'error', last_err = :err, claimed_by = NULL, lease_until = NULL \
+                 WHERE seq IN (SELECT value FROM json_each(:seqs))"
             ),
             extend: format!(
                 "UPDATE {table} SET lease_until = :until \

@@ -64,7 +64,7 @@ fn failed(row: &Row, next: Next) -> Failed {
 
 /// Until something is there, but not for ever: leases of tests are short.
 async fn claim_until(store: &Arc<dyn OutboxStore>, worker: &str) -> Vec<Row> {
-    for _ in 0..200 {
+    for _ in 0..400 {
         store.requeue_expired().await.expect("requeued");
         let rows = claim(store, 10, worker).await;
         if !rows.is_empty() {
@@ -72,7 +72,7 @@ async fn claim_until(store: &Arc<dyn OutboxStore>, worker: &str) -> Vec<Row> {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("nothing to claim after two seconds");
+    panic!("nothing to claim after four seconds");
 }
 
 pub(crate) async fn a_row_is_claimed_with_its_whole_envelope(fixture: &dyn Fixture) {
@@ -131,7 +131,8 @@ pub(crate) async fn what_was_rolled_back_is_not_there(fixture: &dyn Fixture) {
 pub(crate) async fn a_lease_that_ran_out_gives_the_row_to_the_next(fixture: &dyn Fixture) {
     fixture.add(&[numbered("t", Some("k"), 1)]).await;
     let store = fixture.store();
-    let first = claim_for(&store, 10, "a", Duration::from_millis(30)).await;
+    // Long enough for a busy machine to look before it has run out.
+    let first = claim_for(&store, 10, "a", Duration::from_millis(700)).await;
     assert_eq!(store.requeue_expired().await.expect("none yet"), 0);
     assert!(claim(&store, 10, "b").await.is_empty());
     let second = claim_until(&store, "b").await;

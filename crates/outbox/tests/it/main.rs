@@ -2,6 +2,7 @@
 
 mod crash;
 mod drainer;
+mod failover;
 mod fakes;
 mod law;
 mod mongo;

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::oid::ObjectId;
+use mongodb::bson::{Bson, Document, Uuid, doc};
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
-use promethean_outbox::{EventId, List, MongoDedupe, MongoOutbox, NewRow, OutboxStore, Settings, Status, drain};
+use promethean_outbox::{
+    Claim, EventId, List, MongoDedupe, MongoOutbox, NewRow, OutboxStore, Schema, Settings, Status, drain,
+};
 use promethean_testmongo::Scratch;
 
 use crate::fakes::{Fixture, Log, numbered, quick};
@@ -98,14 +101,18 @@ async fn the_indexes_of_the_first_version_are_there_and_made_again_where_they_ar
     let mongo = fixture().await;
     let rows = mongo.db.collection::<Document>("outbox");
     rows.drop_indexes().await.expect("dropped");
-    MongoOutbox::connect(mongo.scratch.url(), "outbox").await.expect("opened again");
+    MongoOutbox::connect(mongo.scratch.url(), "outbox", Schema::Create).await.expect("opened again");
     let names = rows.list_index_names().await.expect("listed");
-    for name in ["status_1_lease_until_1", "ts_1", "status_1_ord_1__id_1", "key_1_lease_until_1", "key_1_ord_-1"] {
+    for name in ["status_1_lease_until_1", "ts_1", "status_1_ord_1_ts_1__id_1", "key_1_lease_until_1", "key_1_ord_-1"] {
         assert!(names.iter().any(|there| there == name), "{name} of {names:?}");
     }
-    let refused = MongoOutbox::connect("mongodb://127.0.0.1:1/?directConnection=true", "outbox").await;
+    let refused = MongoOutbox::connect("mongodb://127.0.0.1:1/?directConnection=true", "outbox", Schema::Create).await;
     assert!(refused.expect_err("refused").to_string().contains("names no database"));
     assert!(MongoOutbox::open(&mongo.db, "$bad").await.is_err());
+    let missing = MongoOutbox::connect(mongo.scratch.url(), "typo", Schema::Require).await.expect_err("refused");
+    assert!(missing.to_string().contains("no collection typo"), "{missing}");
+    let there = mongo.db.list_collection_names().await.expect("listed");
+    assert!(!there.iter().any(|name| name == "typo"), "nothing is made by looking: {there:?}");
 }
 
 #[tokio::test]
@@ -163,31 +170,124 @@ async fn fields_that_hold_anything_else_make_a_bad_row_and_no_more() {
     }
     let log = Log::new();
     assert_eq!(drain(mongo.store(), log.publisher(), quick()).ended().await, None);
-    let parked = mongo.store().list(List { status: Some(Status::Error), limit: 10 }).await.expect("listed");
+    let mut parked = mongo.store().list(List { status: Some(Status::Error), limit: 10 }).await.expect("listed");
     assert_eq!(parked.len(), 6);
+    parked.sort_by(|one, other| one.id.cmp(&other.id));
     for (row, word) in parked.iter().zip(["headers", "headers", "tags", "ts", "key", "payload"]) {
         let said = row.last_err.as_deref().unwrap_or_default();
         assert!(said.contains(word) && said.contains("bad_"), "{said}");
     }
 }
 
+#[tokio::test]
+async fn a_row_that_no_mark_can_name_or_count_is_parked_and_blocks_nobody() {
+    let mongo = fixture().await;
+    let rows = mongo.db.collection::<Document>("outbox");
+    let row = doc! {"topic": "t", "payload": 1, "key": "k", "status": "pending", "ts": 5, "attempts": 0};
+    let mut with = Vec::new();
+    // MongoDB's own kind of id, which a document gets whose writer gives it none; a UUID as bytes; a number.
+    for id in [Bson::ObjectId(ObjectId::new()), Bson::from(Uuid::new()), Bson::from(7)] {
+        with.push(doc! {"_id": id});
+    }
+    with.push(doc! {"_id": "00000001-7d3b-7cc2-8b1a-3f0e2c9a4b5d", "attempts": "many"});
+    with.push(doc! {"_id": "00000002-7d3b-7cc2-8b1a-3f0e2c9a4b5d", "lease_until": "later"});
+    for other in with {
+        let mut row = row.clone();
+        row.extend(other);
+        rows.insert_one(row).await.expect("inserted");
+    }
+    mongo.add(&[numbered("t", Some("k"), 2)]).await;
+    let log = Log::new();
+    assert_eq!(drain(mongo.store(), log.publisher(), quick()).ended().await, None);
+    assert_eq!(log.events("t").await, [(Some("k".into()), "2".into())]);
+    let parked = mongo.store().list(List { status: Some(Status::Error), limit: 10 }).await.expect("listed");
+    let said = |word: &str| {
+        let says = |row: &&promethean_outbox::Row| row.last_err.as_deref().is_some_and(|err| err.contains(word));
+        parked.iter().filter(says).count()
+    };
+    assert_eq!((parked.len(), said("bad_id: "), said("attempts"), said("lease_until")), (5, 3, 1, 1), "{parked:?}");
+}
+
+#[tokio::test]
+async fn a_key_with_more_rows_than_a_batch_keeps_no_other_key_back() {
+    let mongo = fixture().await;
+    let mut rows: Vec<_> = (0..50).map(|n| numbered("t", Some("hot"), n)).collect();
+    rows.push(numbered("t", Some("other"), 50));
+    mongo.add(&rows).await;
+    let store = mongo.store();
+    let payloads = |rows: Vec<promethean_outbox::Row>| rows.into_iter().map(|row| row.payload).collect::<Vec<_>>();
+    let first = crate::law::claim(&store, 5, "a").await;
+    assert_eq!(payloads(first.clone()), ["0", "1", "2", "3", "4"]);
+    assert_eq!(payloads(crate::law::claim(&store, 5, "b").await), ["50"], "behind 45 rows that wait");
+    assert!(crate::law::claim(&store, 5, "c").await.is_empty());
+    let ids: Vec<_> = first.into_iter().map(|row| row.id).collect();
+    store.mark_sent(&ids).await.expect("marked");
+    assert_eq!(payloads(crate::law::claim(&store, 2, "c").await), ["5", "6"]);
+}
+
+#[tokio::test]
+async fn rows_that_others_wrote_go_by_their_time_as_in_the_first_version() {
+    let mongo = fixture().await;
+    let rows = mongo.db.collection::<Document>("outbox");
+    for (number, ts) in [(0, 30), (1, 10), (2, 20)] {
+        let id = format!("0000000{number}-7d3b-7cc2-8b1a-3f0e2c9a4b5d");
+        let row =
+            doc! {"_id": id, "topic": "t", "payload": ts, "key": "k", "status": "pending", "ts": ts, "attempts": 0};
+        rows.insert_one(row).await.expect("inserted");
+    }
+    mongo.add(&[numbered("t", Some("k"), 40)]).await;
+    let log = Log::new();
+    assert_eq!(drain(mongo.store(), log.publisher(), quick()).ended().await, None);
+    assert_eq!(crate::fakes::by_key(&log.events("t").await)["k"], [10, 20, 30, 40]);
+}
+
 #[derive(Clone, Default)]
 struct Counter(Arc<AtomicU64>);
+
+impl Counter {
+    /// The outbox over a client of its own whose commands are counted.
+    async fn outbox(&self, mongo: &Mongo) -> MongoOutbox {
+        let counted = Arc::clone(&self.0);
+        let mut options = ClientOptions::parse(mongo.scratch.url()).await.expect("parsed");
+        options.command_event_handler = Some(EventHandler::callback(move |event| {
+            if matches!(event, CommandEvent::Started(_)) {
+                counted.fetch_add(1, SeqCst);
+            }
+        }));
+        let db = Client::with_options(options).expect("a client").database(mongo.scratch.name());
+        let outbox = MongoOutbox::open(&db, "outbox").await.expect("opened");
+        assert!(self.0.load(SeqCst) > 0, "commands are counted");
+        outbox
+    }
+}
+
+#[tokio::test]
+async fn a_claim_is_two_commands_and_a_mark_one_however_many_rows() {
+    let (mongo, counter) = (fixture().await, Counter::default());
+    let outbox = counter.outbox(&mongo).await;
+    mongo.add(&(0..700).map(|n| numbered("t", Some(&(n % 50).to_string()), n)).collect::<Vec<_>>()).await;
+    let commands = async |rows: usize| {
+        let before = counter.0.load(SeqCst);
+        let claim = Claim { rows, bytes: 1 << 22, lease: Duration::from_secs(60), worker: "w" };
+        let ids: Vec<_> = outbox.claim_batch(claim).await.expect("claimed").into_iter().map(|row| row.id).collect();
+        let claimed = counter.0.load(SeqCst) - before;
+        outbox.mark_sent(&ids).await.expect("marked");
+        (ids.len(), claimed, counter.0.load(SeqCst) - before - claimed)
+    };
+    assert_eq!(commands(1).await, (1, 2, 1));
+    assert_eq!(commands(500).await, (500, 2, 1));
+    assert_eq!(commands(500).await, (199, 2, 1), "what is left");
+    let before = counter.0.load(SeqCst);
+    let none = Claim { rows: 500, bytes: 1 << 22, lease: Duration::from_secs(60), worker: "w" };
+    assert!(outbox.claim_batch(none).await.expect("claimed").is_empty());
+    assert_eq!(counter.0.load(SeqCst) - before, 1, "one question where there is nothing");
+}
 
 #[tokio::test]
 async fn an_idle_drainer_asks_mongodb_at_most_four_times_a_second() {
     let mongo = fixture().await;
     let counter = Counter::default();
-    let counted = Arc::clone(&counter.0);
-    let mut options = ClientOptions::parse(mongo.scratch.url()).await.expect("parsed");
-    options.command_event_handler = Some(EventHandler::callback(move |event| {
-        if matches!(event, CommandEvent::Started(_)) {
-            counted.fetch_add(1, SeqCst);
-        }
-    }));
-    let db = Client::with_options(options).expect("a client").database(mongo.scratch.name());
-    let outbox = MongoOutbox::open(&db, "outbox").await.expect("opened");
-    assert!(counter.0.load(SeqCst) > 0, "commands are counted");
+    let outbox = counter.outbox(&mongo).await;
     let log = Log::new();
     let drainer = drain(Arc::new(outbox), log.publisher(), Settings::default());
     tokio::time::sleep(Duration::from_millis(1_500)).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use promethean_outbox::{NewRow, OutboxStore, Schema, Settings, SqliteOutbox, Status, drain};
+use promethean_outbox::{List, NewRow, OutboxStore, Schema, Settings, SqliteOutbox, Status, drain};
 use rusqlite::Connection;
 use rusqlite::trace::TraceEventCodes;
 
@@ -163,11 +163,32 @@ async fn columns_that_hold_anything_else_make_a_bad_row_and_no_more() {
     let log = Log::new();
     let mut drainer = drain(sqlite.store(), log.publisher(), crate::fakes::quick());
     assert_eq!(drainer.ended().await, None);
-    let rows = sqlite.store().list(promethean_outbox::List { status: None, limit: 10 }).await.expect("listed");
+    let rows = sqlite.store().list(List { status: None, limit: 10 }).await.expect("listed");
     let reasons: Vec<_> = rows.iter().map(|row| (row.status, row.last_err.as_deref().unwrap_or_default())).collect();
     for (n, word) in ["headers", "headers", "tags", "payload", "ts"].into_iter().enumerate() {
         assert_eq!(reasons[n].0, Status::Error, "{n}");
         assert!(reasons[n].1.contains(word) && reasons[n].1.contains("bad_request"), "{:?}", reasons[n]);
+    }
+}
+
+#[tokio::test]
+async fn a_row_whose_id_is_no_text_is_parked_and_published_never() {
+    let sqlite = Sqlite::new();
+    let connection = connect(&sqlite.path());
+    let insert = "INSERT INTO outbox (id, topic, key, payload) VALUES (?1, 't', 'k', '1')";
+    // As bytes, as some libraries write a UUID; and as bytes that look like text.
+    connection.execute(insert, [[0x9a_u8; 16]]).expect("inserted");
+    connection.execute(insert, [*b"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"]).expect("inserted");
+    sqlite.add(&[numbered("t", Some("k"), 2)]).await;
+    let log = Log::new();
+    assert_eq!(drain(sqlite.store(), log.publisher(), crate::fakes::quick()).ended().await, None);
+    assert_eq!(log.events("t").await, [(Some("k".into()), "2".into())], "they hold nobody back");
+    let parked = List { status: Some(Status::Error), limit: 10 };
+    let parked = sqlite.store().list(parked).await.expect("listed");
+    assert_eq!(parked.len(), 2);
+    for row in parked {
+        assert!(row.last_err.as_deref().is_some_and(|err| err.starts_with("bad_id: ")), "{row:?}");
+        assert_eq!((row.claimed_by, row.lease_until), (None, None));
     }
 }
 
