@@ -7,6 +7,7 @@ mod deploy;
 mod drain;
 mod mongo;
 mod outbox;
+mod outbox_mongo;
 mod scenarios;
 mod secrets;
 mod state;

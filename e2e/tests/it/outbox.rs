@@ -9,7 +9,7 @@ use promethean_e2e::{Hub, Setup, get, promethean};
 use rusqlite::Connection;
 use serde_json::Value;
 
-const KEYS: u64 = 5;
+pub(crate) const KEYS: u64 = 5;
 
 fn database(path: &Path) -> Connection {
     let connection = Connection::open(path).expect("opened");
@@ -18,7 +18,7 @@ fn database(path: &Path) -> Connection {
     connection
 }
 
-fn id(number: u64) -> String {
+pub(crate) fn id(number: u64) -> String {
     format!("{number:08x}-0000-4000-8000-{number:012x}")
 }
 
@@ -46,24 +46,39 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn start_drainer(path: &Path, port: u16) -> Child {
-    let outbox = format!("sqlite:{}", path.display());
+/// `promethean outbox drain` into the hub on `port`, with short leases and batches.
+pub(crate) fn start_drainer(outbox: &str, port: u16) -> Child {
     let server = format!("ws://127.0.0.1:{port}");
-    let args = ["outbox", "drain", "--outbox", &outbox, "--server", &server, "--lease", "1s", "--batch", "20"];
+    let args = ["outbox", "drain", "--outbox", outbox, "--server", &server, "--lease", "1s", "--batch", "20"];
     promethean(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started")
 }
 
-fn kill(mut child: Child) {
+/// What a command of `promethean outbox` ends with, and says.
+pub(crate) fn cli(outbox: &str, args: &[&str]) -> (Option<i32>, String) {
+    let output = promethean(args).env("PROMETHEAN_OUTBOX_URL", outbox).output().expect("it runs");
+    (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+}
+
+/// What a row is parked for, of each line of `promethean outbox list --json`.
+pub(crate) fn reasons(listed: &str) -> Vec<String> {
+    let reason = |line: &str| {
+        let row: Value = serde_json::from_str(line).expect("JSON");
+        row["last_err"].as_str().expect("a reason").to_owned()
+    };
+    listed.lines().map(reason).collect()
+}
+
+pub(crate) fn kill(mut child: Child) {
     child.kill().expect("killable");
     child.wait().expect("waitable");
 }
 
-async fn events(hub: &Hub) -> Vec<Value> {
+pub(crate) async fn events(hub: &Hub) -> Vec<Value> {
     let page = get(hub.http, "/replay?topic=orders&from=earliest&limit=10000").await.json();
     page["events"].as_array().expect("events").clone()
 }
 
-fn check(events: &[Value], expected: u64) {
+pub(crate) fn check(events: &[Value], expected: u64) {
     let ids: BTreeSet<&str> = events.iter().map(|event| event["id"].as_str().expect("an id")).collect();
     assert_eq!(ids.len(), events.len(), "none twice");
     let mut keys: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
@@ -82,11 +97,12 @@ async fn drainers_and_hubs_killed_with_9_lose_nothing_double_nothing_and_keep_th
     let path = dir.path().join("shop.db");
     let mut shop = database(&path);
     shop.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").expect("made");
+    let outbox = format!("sqlite:{}", path.display());
     // A port that nobody has: the hub comes back at the same place.
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
     let setup = Setup::log(&dir.path().join("hub")).env("WS_PORT", &port.to_string());
     // The drainer waits for a hub that is not there yet, and makes the table.
-    let mut drainers = vec![start_drainer(&path, port), start_drainer(&path, port)];
+    let mut drainers = vec![start_drainer(&outbox, port), start_drainer(&outbox, port)];
     wait_until("the table is made", || shop.prepare("SELECT 1 FROM outbox").is_ok());
     let mut hub = setup.start();
     let mut number = 0;
@@ -101,7 +117,7 @@ async fn drainers_and_hubs_killed_with_9_lose_nothing_double_nothing_and_keep_th
         match cycle % 3 {
             0 => {
                 kill(drainers.remove(0));
-                drainers.push(start_drainer(&path, port));
+                drainers.push(start_drainer(&outbox, port));
             }
             1 => {
                 hub.kill();
@@ -111,7 +127,7 @@ async fn drainers_and_hubs_killed_with_9_lose_nothing_double_nothing_and_keep_th
             }
             _ => {
                 drainers.drain(..).for_each(kill);
-                drainers.push(start_drainer(&path, port));
+                drainers.push(start_drainer(&outbox, port));
             }
         }
     }
@@ -145,14 +161,10 @@ async fn the_hub_drains_an_outbox_by_configuration_and_parked_rows_can_be_listed
     wait_until("everything is published or parked", || unfinished(&shop) == 0);
     check(&events(&hub).await, 50);
 
-    let cli = |args: &[&str]| {
-        let output = promethean(args).env("PROMETHEAN_OUTBOX_URL", &outbox).output().expect("it runs");
-        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
-    };
+    let cli = |args: &[&str]| cli(&outbox, args);
     let (code, listed) = cli(&["outbox", "list", "--json"]);
-    let rows: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let reasons: Vec<&str> = rows.iter().map(|row| row["last_err"].as_str().expect("a reason")).collect();
-    assert_eq!((code, rows.len()), (Some(0), 3));
+    let reasons = reasons(&listed);
+    assert_eq!((code, reasons.len()), (Some(0), 3));
     for (reason, code) in reasons.iter().zip(["bad_topic: ", "bad_id: ", "too_large: "]) {
         assert!(reason.starts_with(code), "{reason}");
     }

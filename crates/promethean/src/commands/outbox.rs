@@ -118,9 +118,12 @@ fn drained(args: &DrainArgs) -> Result<(), Failure> {
 async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Failure> {
     let listen = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    let store = config.place.open(&config.table, Schema::Create).await?;
-    let client = tokio::select! {
-        client = connect(args) => client?,
+    let opened = async {
+        let store = config.place.open(&config.table, Schema::Create).await?;
+        Ok::<_, Failure>((store, connect(args).await?))
+    };
+    let (store, client) = tokio::select! {
+        opened = opened => opened?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
