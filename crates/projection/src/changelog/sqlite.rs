@@ -51,7 +51,8 @@ impl SqliteTable {
             "CREATE TABLE IF NOT EXISTS {name} (key TEXT PRIMARY KEY, payload TEXT NOT NULL, ts INTEGER NOT NULL,
                seq INTEGER NOT NULL, id TEXT NOT NULL, version INTEGER) WITHOUT ROWID;
              CREATE TABLE IF NOT EXISTS {name}_gone (key TEXT PRIMARY KEY, seq INTEGER NOT NULL, at INTEGER NOT NULL)
-               WITHOUT ROWID;"
+               WITHOUT ROWID;
+             CREATE INDEX IF NOT EXISTS {name}_gone_at ON {name}_gone (at);"
         ))?;
         Ok(Self { connection: Arc::new(Mutex::new(connection)), name: name.to_owned(), version: None })
     }
