@@ -276,7 +276,7 @@ describe("groups", () => {
     await dialog.getByText(/Moved from seq 20 to 0/).waitFor();
     expect(await lag()).toBe(20);
     await dialog.getByLabel("To").selectOption("seq");
-    await dialog.getByLabel("Seq").fill("16");
+    await dialog.getByRole("spinbutton", { name: "Seq" }).fill("16");
     await dialog.getByRole("button", { name: "Try" }).click();
     await dialog.getByText(/15 events would be passed over/).waitFor();
     await client.close();
