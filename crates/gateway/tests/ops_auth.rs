@@ -122,6 +122,12 @@ async fn changing_needs_admin_on_the_topic() {
 }
 
 #[tokio::test]
+async fn a_backup_needs_admin_also_where_there_is_nothing_to_back_up() {
+    let hub = Setup::with_jwt().start(router).await;
+    hub.get_as(&token(&["subscribe:**", "publish:**"]), "/backup").await.refused(403, "forbidden");
+}
+
+#[tokio::test]
 async fn metrics_may_be_public() {
     let mut setup = Setup::with_jwt();
     setup.edge = EdgeConfig { metrics_public: true, ..EdgeConfig::default() };

@@ -32,6 +32,10 @@ const AHEAD: usize = 4;
 type Pieces = mpsc::Sender<Result<Bytes, String>>;
 
 pub(super) async fn backup(State(hub): State<Arc<Hub>>, caller: Caller) -> Result<Response, Rejection> {
+    // Also where there is no topic yet.
+    if !caller.identity.policy.allows_somewhere(Action::Admin) {
+        return Err(Rejection::forbidden(Action::Admin, "**"));
+    }
     for topic in hub.bus.store().topics().await.map_err(unreadable)? {
         caller.may(Action::Admin, &topic)?;
     }

@@ -104,7 +104,7 @@ fn reasons(known: &Known<'_>) -> Vec<Reason> {
     if status.lag == 0 {
         found.push(plain("caught_up", "Every event is done.".to_owned()));
     } else if status.members.is_empty() {
-        let text = format!("{} wait and nobody is subscribed: start a consumer.", events(status.lag));
+        let text = format!("{} and nobody is subscribed: start a consumer.", waiting(status.lag));
         found.push(plain("no_members", text));
     } else {
         let open: Vec<_> = status.members.iter().filter(|member| !member.paused).collect();
@@ -217,7 +217,7 @@ fn blocked(known: &Known<'_>) -> Option<Reason> {
     };
     Some(Reason {
         code: "blocked_key",
-        text: format!("{} wait for an earlier one with the same key: event {} {what}.", events(count as u64), first.id),
+        text: format!("{} for an earlier one with the same key: event {} {what}.", waiting(count as u64), first.id),
         connection: first.member.and_then(|member| (known.name)(member).0),
         id: Some(first.id),
         key: known.first_key.clone().filter(|_| unfinished.first().is_some_and(|one| one.id == first.id)),
@@ -227,8 +227,8 @@ fn blocked(known: &Known<'_>) -> Option<Reason> {
 
 /// Nacked events whose time has not come, where nothing else is under way.
 fn backoff(known: &Known<'_>) -> Option<Reason> {
-    let waiting = known.status.unfinished.iter().filter(|one| one.state == HoldingState::Backoff);
-    let next = waiting.min_by_key(|one| one.until).filter(|_| known.status.in_flight == 0)?;
+    let later = known.status.unfinished.iter().filter(|one| one.state == HoldingState::Backoff);
+    let next = later.min_by_key(|one| one.until).filter(|_| known.status.in_flight == 0)?;
     let left = next.until.map_or(Duration::ZERO, |until| until.since(known.now));
     let text = format!(
         "{} to be delivered again, the next in {} (attempt {}).",
@@ -240,6 +240,10 @@ fn backoff(known: &Known<'_>) -> Option<Reason> {
         next.attempts + 1,
     );
     Some(Reason { code: "backoff", text, id: Some(next.id), until: next.until, ..Reason::default() })
+}
+
+fn waiting(count: u64) -> String {
+    if count == 1 { "1 event waits".to_owned() } else { format!("{count} events wait") }
 }
 
 fn events(count: u64) -> String {
@@ -328,6 +332,14 @@ mod tests {
         assert_eq!(explained(&full, 101_000, 0)[0].code, "all_in_flight", "a paused member's room is none");
         full.members[0].paused = true;
         assert_eq!(explained(&full, 101_000, 0)[0].code, "paused");
+    }
+
+    #[test]
+    fn a_group_without_members_is_told_to_have_one() {
+        let mut alone = GroupStatus { lag: 1, members: Vec::new(), ..status() };
+        assert_eq!(explained(&alone, 101_000, 0)[0].text, "1 event waits and nobody is subscribed: start a consumer.");
+        alone.lag = 3;
+        assert_eq!(explained(&alone, 101_000, 0)[0].text, "3 events wait and nobody is subscribed: start a consumer.");
     }
 
     #[test]
