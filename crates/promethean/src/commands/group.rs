@@ -19,8 +19,13 @@ pub(crate) fn run(command: &GroupCommand) -> Result<(), Failure> {
             if *json {
                 return out::line(&text);
             }
+            let none = peer.parse::<Rows>(&text)?.groups.is_empty();
             table(&peer, &text)?;
-            out::hint("promethean group explain TOPIC GROUP says why one does not move");
+            out::hint(if none {
+                "promethean sub TOPIC --group NAME makes one"
+            } else {
+                "promethean group explain TOPIC GROUP says why one does not move"
+            });
             Ok(())
         }
         GroupCommand::Show(args) => show(args),

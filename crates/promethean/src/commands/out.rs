@@ -126,11 +126,14 @@ pub(super) fn size(bytes: u64) -> String {
 
 /// A bar on standard error, on a terminal only; without a length it only counts.
 pub(super) fn progress(length: Option<u64>, unit: &str) -> ProgressBar {
+    // What is done, of how much, how fast.
+    let (done, all, speed) = match unit {
+        "bytes" => ("{binary_bytes}", "/{binary_total_bytes}".to_owned(), "{binary_bytes_per_sec}"),
+        _ => ("{human_pos}", format!("/{{human_len}} {unit}"), "{per_sec}"),
+    };
     let (bar, template) = match length {
-        Some(length) => {
-            (ProgressBar::new(length), format!("{{wide_bar}} {{pos}}/{{len}} {unit}, {{per_sec}}, {{elapsed}}"))
-        }
-        None => (ProgressBar::new_spinner(), format!("{{spinner}} {{pos}} {unit}, {{per_sec}}, {{elapsed}}")),
+        Some(length) => (ProgressBar::new(length), format!("{{wide_bar}} {done}{all}, {speed}, {{elapsed}}")),
+        None => (ProgressBar::new_spinner(), format!("{{spinner}} {done}, {speed}, {{elapsed}}")),
     };
     // Gone with the work, however that ends.
     let bar = bar.with_finish(ProgressFinish::AndClear);
