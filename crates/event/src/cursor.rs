@@ -34,3 +34,8 @@ pub enum From {
     /// The latest event of every live key, then everything appended after that point.
     Snapshot,
 }
+
+impl From {
+    /// The words on the wire.
+    pub const WORDS: &'static [&'static str] = &["latest", "earliest", "ts", "afterId", "snapshot"];
+}

@@ -76,6 +76,9 @@ pub enum Ordered {
 }
 
 impl Ordered {
+    /// The words on the wire.
+    pub const WORDS: &'static [&'static str] = &[Self::None.as_str(), Self::Key.as_str(), Self::Topic.as_str()];
+
     /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -16,6 +16,7 @@ pub mod listener;
 pub mod metrics;
 pub mod ops;
 pub mod rejection;
+mod schema;
 pub mod tls;
 pub mod trace;
 pub mod ws;

@@ -156,7 +156,7 @@ async fn reading_needs_subscribe_on_the_topic() {
     }
     hub.get_as(&reader, "/replay?topic=a.b").await.ok();
     assert_eq!(hub.get_as(&reader, "/export?topic=a.b").await.status, 200);
-    for path in ["/healthz", "/readyz", "/openapi.json"] {
+    for path in ["/healthz", "/readyz", "/openapi.json", "/asyncapi.json"] {
         hub.get(path).await.ok();
     }
 }
@@ -459,7 +459,7 @@ async fn the_openapi_document_has_every_route_and_every_route_answers() {
     listed.sort_unstable();
     let contract =
         ["/events/{topic}", "/export", "/healthz", "/openapi.json", "/publish/{topic}", "/readyz", "/replay"];
-    assert_eq!(listed, contract);
+    assert_eq!(listed, [&["/asyncapi.json"][..], &contract].concat());
     for (path, operations) in paths {
         for (method, operation) in operations.as_object().expect("operations") {
             let method: Method = method.to_uppercase().parse().expect("a method");

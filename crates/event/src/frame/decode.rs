@@ -20,31 +20,35 @@ pub struct Frame<'a> {
     pub request: Result<Request<'a>, Invalid>,
 }
 
-/// The kinds of client frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Op {
-    /// `AUTH`
-    Auth,
-    /// `PUBLISH`
-    Publish,
-    /// `SUBSCRIBE`
-    Subscribe,
-    /// `UNSUBSCRIBE`
-    Unsubscribe,
-    /// `ACK`
-    Ack,
-    /// `NACK`
-    Nack,
-    /// `MODACK`
-    Modack,
-    /// `PAUSE`
-    Pause,
-    /// `RESUME`
-    Resume,
-    /// `PING`
-    Ping,
-    /// None of them, or not a frame at all.
-    Unknown,
+macro_rules! ops {
+    ($($name:ident = $text:literal,)*) => {
+        /// The kinds of client frames.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Op {
+            $(#[doc = concat!("`", $text, "`")] $name,)*
+            /// None of them, or not a frame at all.
+            Unknown,
+        }
+
+        impl Op {
+            /// Every kind there is, in the order of the contract.
+            pub const ALL: &'static [Op] = &[$(Op::$name,)*];
+
+            /// The word on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Op::$name => $text,)* Op::Unknown => "" }
+            }
+
+            fn parse(text: &str) -> Option<Op> {
+                match text { $($text => Some(Op::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+ops! {
+    Auth = "AUTH", Publish = "PUBLISH", Subscribe = "SUBSCRIBE", Unsubscribe = "UNSUBSCRIBE", Ack = "ACK", Nack = "NACK",
+    Modack = "MODACK", Pause = "PAUSE", Resume = "RESUME", Ping = "PING",
 }
 
 /// What a client asks.
@@ -189,24 +193,10 @@ pub fn decode(text: &str) -> Frame<'_> {
 
 fn op(fields: &FrameFields<'_>) -> Result<Op, Invalid> {
     let name = field::text(field::required(fields.op, "op")?, "op")?;
-    Ok(match &*name {
-        "AUTH" => Op::Auth,
-        "PUBLISH" => Op::Publish,
-        "SUBSCRIBE" => Op::Subscribe,
-        "UNSUBSCRIBE" => Op::Unsubscribe,
-        "ACK" => Op::Ack,
-        "NACK" => Op::Nack,
-        "MODACK" => Op::Modack,
-        "PAUSE" => Op::Pause,
-        "RESUME" => Op::Resume,
-        "PING" => Op::Ping,
-        other => {
-            let shown: String = other.chars().take(32).collect();
-            let message = format!(
-                "must be AUTH, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, ACK, NACK, MODACK, PAUSE, RESUME or PING, is {shown:?}"
-            );
-            return Err(Invalid::request("op", message));
-        }
+    Op::parse(&name).ok_or_else(|| {
+        let shown: String = name.chars().take(32).collect();
+        let words: Vec<&str> = Op::ALL.iter().map(|op| op.as_str()).collect();
+        Invalid::request("op", format!("must be one of {}, is {shown:?}", words.join(" ")))
     })
 }
 

@@ -11,15 +11,27 @@ use crate::limits;
 
 type Raw<'a> = Option<&'a RawValue>;
 
+/// The names of an object's fields, as the parser knows them.
+macro_rules! keys {
+    ($key:ident: $($variant:ident = $wire:literal,)*) => {
+        #[derive(Deserialize)]
+        #[serde(field_identifier)]
+        pub(super) enum $key { $(#[serde(rename = $wire)] $variant,)* #[serde(other)] Other }
+
+        impl $key {
+            #[cfg(test)]
+            pub(super) const NAMES: &'static [&'static str] = &[$($wire,)*];
+        }
+    };
+}
+
 macro_rules! split {
     ($(#[$doc:meta])* $name:ident, $key:ident, $visitor:ident: $($variant:ident $field:ident = $wire:literal,)*) => {
         $(#[$doc])*
         #[derive(Debug, Default, Clone, Copy)]
         pub(super) struct $name<'a> { $(pub(super) $field: Raw<'a>,)* }
 
-        #[derive(Deserialize)]
-        #[serde(field_identifier)]
-        enum $key { $(#[serde(rename = $wire)] $variant,)* #[serde(other)] Other }
+        keys! { $key: $($variant = $wire,)* }
 
         struct $visitor;
 
@@ -105,45 +117,11 @@ pub(super) enum Events<'a> {
     Null,
 }
 
-#[derive(Deserialize)]
-#[serde(field_identifier)]
-enum FrameKey {
-    #[serde(rename = "op")]
-    Op,
-    #[serde(rename = "corr")]
-    Corr,
-    #[serde(rename = "topic")]
-    Topic,
-    #[serde(rename = "payload")]
-    Payload,
-    #[serde(rename = "opts")]
-    Opts,
-    #[serde(rename = "events")]
-    Events,
-    #[serde(rename = "group")]
-    Group,
-    #[serde(rename = "id")]
-    Id,
-    #[serde(rename = "ids")]
-    Ids,
-    #[serde(rename = "upTo")]
-    UpTo,
-    #[serde(rename = "lease")]
-    Lease,
-    #[serde(rename = "reason")]
-    Reason,
-    #[serde(rename = "delay_ms")]
-    DelayMs,
-    #[serde(rename = "release")]
-    Release,
-    #[serde(rename = "extend_ms")]
-    ExtendMs,
-    #[serde(rename = "token")]
-    Token,
-    #[serde(rename = "quiet")]
-    Quiet,
-    #[serde(other)]
-    Other,
+keys! {
+    FrameKey:
+    Op = "op", Corr = "corr", Topic = "topic", Payload = "payload", Opts = "opts", Events = "events", Group = "group",
+    Id = "id", Ids = "ids", UpTo = "upTo", Lease = "lease", Reason = "reason", DelayMs = "delay_ms",
+    Release = "release", ExtendMs = "extend_ms", Token = "token", Quiet = "quiet",
 }
 
 struct FrameVisitor {

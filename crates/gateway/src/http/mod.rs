@@ -46,9 +46,14 @@ async fn openapi_json() -> axum::response::Response {
     json_body(&document("Promethean HTTP API", ROUTES))
 }
 
+/// What `/asyncapi.json` says, on every port that has it.
+async fn asyncapi_json() -> axum::response::Response {
+    json_body(&crate::ws::asyncapi())
+}
+
 /// The routes that the ops port serves too, so that the page there needs one origin only.
 pub(crate) fn shared_routes() -> impl Iterator<Item = &'static Route> {
-    ROUTES.iter().filter(|route| ["/publish/{topic}", "/replay", "/export"].contains(&route.path))
+    ROUTES.iter().filter(|route| ["/publish/{topic}", "/replay", "/export", "/asyncapi.json"].contains(&route.path))
 }
 
 const TOPIC: Param = Param::required("topic", "The topic.");
@@ -179,5 +184,17 @@ pub(crate) static ROUTES: &[Route] = &[
         errors: &[],
         open: true,
         handler: || get(openapi_json),
+    },
+    Route {
+        method: "GET",
+        path: "/asyncapi.json",
+        about: "The AsyncAPI document of the WebSocket protocol.",
+        params: &[],
+        body: &[],
+        content: "application/json",
+        schema: "",
+        errors: &[],
+        open: true,
+        handler: || get(asyncapi_json),
     },
 ];

@@ -1,9 +1,11 @@
 //! The OpenAPI 3.1 document of a table of routes: what the router serves is what it says.
 
+use promethean_event::frame::shape::EVENT;
 use serde_json::{Map, Value, json};
 
 use super::Route;
 use super::route::Param;
+use crate::schema;
 
 /// The document of `routes`.
 pub(crate) fn document<'r>(title: &str, routes: impl IntoIterator<Item = &'r Route>) -> Value {
@@ -88,11 +90,7 @@ fn schemas() -> Value {
     let event = || json!({ "$ref": "#/components/schemas/Event" });
     let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required });
     json!({
-        "Event": object(json!({
-            "id": id(), "seq": number(), "ts": number(), "topic": text(), "key": text(), "partition": number(),
-            "sid": text(), "headers": { "type": "object", "additionalProperties": { "type": "string" } },
-            "payload": {}, "caused_by": list(id()), "tags": list(text()),
-        }), &["id", "seq", "ts", "topic", "partition", "payload"]),
+        "Event": schema::part(&EVENT),
         "Error": object(json!({ "error": text(), "code": text() }), &["error", "code"]),
         "Status": object(json!({ "status": text() }), &["status"]),
         "Published": { "oneOf": [
