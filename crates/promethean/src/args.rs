@@ -279,6 +279,9 @@ pub(crate) struct SubArgs {
     /// Most events held unacked.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) max_in_flight: usize,
+    /// Print only: what was printed goes back to the group when this ends.
+    #[arg(long)]
+    pub(crate) no_ack: bool,
     #[command(flatten)]
     pub(crate) read: ReadArgs,
 }

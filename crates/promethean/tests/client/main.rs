@@ -125,6 +125,20 @@ fn what_pub_publishes_sub_prints_once_and_acks() {
 }
 
 #[test]
+fn sub_no_ack_shows_events_and_leaves_them_to_the_group() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1"], "");
+    let look = ["sub", "a", "--group", "g", "--from", "earliest", "--count", "1"];
+    // More often than an event is tried: looking does not count.
+    for _ in 0..6 {
+        assert!(hub.ok(&[&look[..], &["--no-ack"]].concat(), "").ends_with("a#1 1\n"));
+    }
+    assert!(hub.ok(&look, "").ends_with("a#1 1\n"));
+    let (code, said) = hub.exit(&["sub", "a", "--group", "g", "--timeout", "300ms"]);
+    assert_eq!(code, 124, "the last one acked it: {said}");
+}
+
+#[test]
 fn ndjson_is_one_event_a_line_and_export_and_replay_give_it_back() {
     let hub = Hub::start(&[]);
     let lines: String = (0..1_200).map(|n| format!("{{\"n\":{n}}}\n\n")).collect();
