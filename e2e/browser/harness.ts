@@ -1,5 +1,5 @@
 // What the browser tests share: the real hub, a real Chromium, traffic, and the things no page may do.
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 import { chromium, type Browser, type Page } from "playwright-core";
@@ -37,6 +37,20 @@ export async function openPage(browser: Browser, options: Parameters<Browser["ne
 export async function shot(page: Page, name: string): Promise<void> {
   mkdirSync(SHOTS, { recursive: true });
   await page.screenshot({ path: `${SHOTS}${name}.png` });
+}
+
+/**
+ * A picture of a page of docs: made in every run beside the screenshots; the one in docs/images is made anew with
+ * UPDATE_PICTURES=1. Gives the kept one's size in bytes and whether it shows the page as large as it is now.
+ */
+export async function picture(page: Page, name: string): Promise<{ bytes: number; fits: boolean }> {
+  await shot(page, name);
+  const now = readFileSync(`${SHOTS}${name}.png`);
+  const place = here(`../../docs/images/${name}.png`);
+  if (process.env.UPDATE_PICTURES) writeFileSync(place, now);
+  const kept = readFileSync(place);
+  // A PNG has its width and height at bytes 16 to 23.
+  return { bytes: kept.length, fits: kept.subarray(0, 24).equals(now.subarray(0, 24)) };
 }
 
 /** What axe-core finds wrong for people with assistive technology. */

@@ -3,7 +3,7 @@ import { readFile } from "node:fs/promises";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
 import type { RealHub } from "../../sdk/typescript/test/real-hub.js";
-import { connect, launch, openPage, shot, sleep, startHub, unfriendly, until } from "./harness.js";
+import { connect, launch, openPage, picture, shot, sleep, startHub, unfriendly, until } from "./harness.js";
 import { openShop, type Shop } from "./traffic.js";
 
 let hub: RealHub;
@@ -119,6 +119,9 @@ describe("overview", () => {
     });
     expect(drawn).toBe(true);
     await expect.poll(() => page.getByRole("img", { name: /Events per second.*published \d/ }).count()).toBe(1);
+    const { bytes, fits } = await picture(page, "dashboard");
+    expect(fits, "docs/images/dashboard.png shows another size: UPDATE_PICTURES=1").toBe(true);
+    expect(bytes).toBeLessThan(150_000);
   });
 });
 

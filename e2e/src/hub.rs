@@ -100,7 +100,7 @@ pub fn promethean(args: &[&str]) -> Command {
 }
 
 /// The binary under test: `PROMETHEAN_BIN`, or the one beside this test's build.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("PROMETHEAN_BIN") {
         return path.into();
     }

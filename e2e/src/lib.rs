@@ -5,9 +5,10 @@
 mod http;
 mod hub;
 mod ledger;
+pub mod transcript;
 mod wire;
 
 pub use http::{Response, get, request};
-pub use hub::{Hub, Setup, promethean, run};
+pub use hub::{Hub, Setup, binary, promethean, run};
 pub use ledger::{Ledger, replay};
 pub use wire::Wire;

@@ -8,6 +8,7 @@ mod drain;
 mod mongo;
 mod outbox;
 mod outbox_mongo;
+mod readme;
 mod scenarios;
 mod secrets;
 mod state;
