@@ -9,6 +9,8 @@
 //! The counter is written in every transaction of its topic, so that two hubs' transactions conflict: commit order is
 //! seq order, readers see a prefix. A conflict, or a seq that another hub was faster with: number anew and retry.
 //!
+//! Ids that are there already are found by the unique index, not by a question before: only then is it looked where.
+//!
 //! An answer is given only when the outcome is known. A commit whose answer was lost is asked for again; then the
 //! events are looked for by id and batch. Ids are unique, so that an attempt that did commit after all makes the next
 //! one fail and be found. What is not known when the time is over is said to be unknown.
@@ -19,18 +21,17 @@ use std::time::Instant;
 
 use foldhash::fast::RandomState;
 use mongodb::ClientSession;
-use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::error::{Error as Fault, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
-use mongodb::options::{ReadConcern, TransactionOptions};
+use mongodb::options::ReadConcern;
 use parking_lot::Mutex;
 use promethean_event::{EventId, IdOrigin, NewEvent, Seq, Topic};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::connect::write_concern;
-use super::document::{encode, number, signed, unsigned, wire_bytes};
-use super::fault::{self, OPERATION, code, is_away, is_duplicate, limited, nonce, patiently, pause, words};
-use super::plan::{Growth, Item, Plan, Taken};
-use super::{COUNTERS, EVENTS, Shared};
+use super::document::{encode, number, unsigned, wire_bytes};
+use super::fault::{OPERATION, code, is_away, is_duplicate, limited, nonce, patiently, pause, words};
+use super::plan::{Item, Plan, Taken};
+use super::{COUNTERS, EVENTS, Shared, transaction};
 use crate::{Error, Outcome, Result};
 
 /// Most events and bytes in one transaction.
@@ -46,6 +47,8 @@ struct Job {
     items: Vec<Item>,
     documents: Vec<RawDocumentBuf>,
     bytes: usize,
+    /// Waiting counts: of several batches in a row none waits anew for a MongoDB that is away.
+    since: Instant,
     reply: oneshot::Sender<Result<Vec<Outcome>>>,
     _room: OwnedSemaphorePermit,
 }
@@ -102,18 +105,14 @@ fn is_one(events: &[NewEvent]) -> bool {
 /// Several topics, each in a transaction of its own.
 async fn append_by_topic(shared: &Arc<Shared>, events: Vec<NewEvent>) -> Result<Vec<Outcome>> {
     let count = events.len();
-    let mut parts: Vec<(Topic, Vec<usize>, Vec<NewEvent>)> = Vec::new();
+    let mut parts: HashMap<Topic, (Vec<usize>, Vec<NewEvent>), RandomState> = HashMap::default();
     for (index, event) in events.into_iter().enumerate() {
-        match parts.iter_mut().find(|(topic, ..)| *topic == event.topic) {
-            Some((_, places, part)) => {
-                places.push(index);
-                part.push(event);
-            }
-            None => parts.push((event.topic.clone(), vec![index], vec![event])),
-        }
+        let (places, part) = parts.entry(event.topic.clone()).or_default();
+        places.push(index);
+        part.push(event);
     }
     let mut waiting = Vec::with_capacity(parts.len());
-    for (topic, places, part) in parts {
+    for (topic, (places, part)) in parts {
         waiting.push((places, enqueue(shared, Some(topic), part).await));
     }
     let mut outcomes = vec![None; count];
@@ -151,6 +150,7 @@ async fn enqueue(
     topic: Option<Topic>,
     events: Vec<NewEvent>,
 ) -> Result<oneshot::Receiver<Result<Vec<Outcome>>>> {
+    let since = Instant::now();
     let mut documents = Vec::with_capacity(events.len());
     for event in &events {
         let too_large =
@@ -164,7 +164,7 @@ async fn enqueue(
     shared.open()?;
     let items = events.into_iter().map(item).collect();
     let (reply, waiting) = oneshot::channel();
-    let job = Job { items, documents, bytes, reply, _room: room };
+    let job = Job { items, documents, bytes, since, reply, _room: room };
     let mut queues = shared.appends.queues.lock();
     match queues.get_mut(&topic) {
         Some(queue) => queue.push_back(job),
@@ -211,16 +211,17 @@ fn take(queues: &mut Queues, topic: &Option<Topic>) -> Option<Vec<Job>> {
 
 async fn commit(shared: &Arc<Shared>, jobs: Vec<Job>) {
     let (mut calls, mut documents, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+    let since = jobs.first().map_or_else(Instant::now, |job| job.since);
     for job in jobs {
         calls.push(job.items);
         documents.push(job.documents.into_iter().map(Some).collect::<Vec<_>>());
         replies.push((job.reply, job._room));
     }
-    let ended = Batch::new(shared, calls, documents).run().await;
+    let ended = Batch::new(shared, calls, documents, since).run().await;
     match ended {
         Ok(plan) => {
             for growth in &plan.growth {
-                shared.tails.announce(&growth.topic, growth.to());
+                shared.tails.announce(&growth.topic, growth.to);
             }
             replies.into_iter().zip(plan.outcomes).for_each(|((reply, _), outcomes)| drop(reply.send(Ok(outcomes))));
         }
@@ -239,6 +240,7 @@ struct Batch<'a> {
     ends: HashMap<Topic, Seq>,
     /// Attempts that may have been committed.
     open: Vec<Plan>,
+    /// When the first call of it came.
     began: Instant,
 }
 
@@ -256,22 +258,23 @@ enum Attempt {
 }
 
 impl<'a> Batch<'a> {
-    fn new(shared: &'a Shared, calls: Vec<Vec<Item>>, documents: Vec<Vec<Option<RawDocumentBuf>>>) -> Self {
+    fn new(
+        shared: &'a Shared,
+        calls: Vec<Vec<Item>>,
+        documents: Vec<Vec<Option<RawDocumentBuf>>>,
+        began: Instant,
+    ) -> Self {
         let mut ends = HashMap::new();
         for item in calls.iter().flatten() {
             if !ends.contains_key(&item.topic) {
                 ends.insert(item.topic.clone(), shared.tails.end(&item.topic));
             }
         }
-        let (taken, open, began) = (HashMap::new(), Vec::new(), Instant::now());
+        let (taken, open) = (HashMap::new(), Vec::new());
         Self { shared, id: nonce(), calls, documents, taken, ends, open, began }
     }
 
     async fn run(mut self) -> Result<Plan> {
-        // Clients' ids are looked up first: a duplicate among them costs no attempt.
-        if self.calls.iter().flatten().any(|item| item.origin == IdOrigin::Client) {
-            self.look_up(false).await?;
-        }
         for round in 0.. {
             let plan = Plan::new(&self.calls, &self.taken, |topic| self.ends.get(topic).copied().unwrap_or(0));
             if plan.inserts.is_empty() {
@@ -281,14 +284,18 @@ impl<'a> Batch<'a> {
                 Attempt::Committed => return Ok(plan),
                 Attempt::Never(fault) => return Err(self.given_up(&fault)),
                 Attempt::Taken(fault) => {
-                    if let Some(found) = self.look_up(true).await? {
+                    let known = self.taken.len();
+                    if let Some(found) = self.look_up().await? {
                         return Ok(found);
+                    }
+                    if self.taken.len() > known {
+                        continue;
                     }
                     fault
                 }
                 Attempt::Open(fault) => {
                     self.open.push(plan);
-                    if let Ok(Some(found)) = self.look_up(true).await {
+                    if let Ok(Some(found)) = self.look_up().await {
                         return Ok(found);
                     }
                     fault
@@ -323,60 +330,30 @@ impl<'a> Batch<'a> {
     }
 
     async fn attempt(&mut self, plan: &Plan) -> Attempt {
-        let mut session = match limited(self.shared.client.start_session()).await {
-            Ok(session) => session,
-            Err(fault) => return sort(fault),
-        };
-        match self.write(&mut session, plan).await {
-            Ok(true) => self.finish(&mut session).await,
-            Ok(false) => {
-                let _ = limited(session.abort_transaction()).await;
-                Attempt::Again(Fault::custom("another hub appends to the topic at the same time".to_owned()))
-            }
-            Err(fault) => {
-                let _ = limited(session.abort_transaction()).await;
-                sort(fault)
-            }
-        }
-    }
-
-    /// The transaction up to its commit; `false`: a counter is not where it was thought to be.
-    async fn write(&mut self, session: &mut ClientSession, plan: &Plan) -> mongodb::error::Result<bool> {
-        let options = TransactionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .write_concern(write_concern())
-            .max_commit_time(fault::REQUEST)
-            .build();
-        session.start_transaction().with_options(options).await?;
         for (call, index, seq) in &plan.inserts {
             let place = &mut self.documents[*call][*index];
             *place = place.take().and_then(|document| number(document, *seq, &self.id));
         }
         let documents = plan.inserts.iter().filter_map(|(call, index, _)| self.documents[*call][*index].as_ref());
-        let events = self.shared.database.collection::<RawDocumentBuf>(EVENTS);
-        let inserted = limited(events.insert_many(documents).session(&mut *session)).await?;
-        if inserted.inserted_ids.len() != plan.inserts.len() {
-            return Err(Fault::custom("an event could not be numbered: this is a bug".to_owned()));
+        let documents: Vec<_> = documents.collect();
+        if documents.len() != plan.inserts.len() {
+            return Attempt::Never(Fault::custom("an event could not be numbered: this is a bug".to_owned()));
         }
-        let counters = self.shared.database.collection::<Document>(COUNTERS);
-        for growth in &plan.growth {
-            let (filter, update) = counter(growth);
-            let moved = counters.update_one(filter, update).upsert(growth.from == 0).session(&mut *session);
-            match limited(moved).await {
-                Ok(done) if done.matched_count + u64::from(done.upserted_id.is_some()) == 1 => {}
-                Ok(_) => return Ok(false),
-                Err(fault) if is_duplicate(&fault) => return Ok(false),
-                Err(fault) => return Err(fault),
-            }
+        match transaction::write(self.shared, documents, &plan.growth).await {
+            Ok(Some(mut session)) => self.finish(&mut session).await,
+            Ok(None) => Attempt::Again(Fault::custom("another hub appends to the topic at the same time".to_owned())),
+            Err(fault) => sort(fault),
         }
-        Ok(true)
     }
 
     async fn finish(&self, session: &mut ClientSession) -> Attempt {
         for round in 0.. {
             match limited(session.commit_transaction()).await {
                 Ok(()) => return Attempt::Committed,
-                Err(fault) if fault.contains_label(TRANSIENT_TRANSACTION_ERROR) => return Attempt::Again(fault),
+                // The first answer to a commit is the truth; a later one speaks of a commit whose answer was lost.
+                Err(fault) if fault.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
+                    return if round == 0 { Attempt::Again(fault) } else { Attempt::Open(fault) };
+                }
                 Err(fault) => {
                     let ask_again = fault.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) || is_away(&fault);
                     if !ask_again || round >= 8 || self.began.elapsed() > OPERATION {
@@ -389,12 +366,9 @@ impl<'a> Batch<'a> {
         unreachable!("the loop ends by an answer or the rounds")
     }
 
-    /// Looks where ids are, as a majority has it. With `all`, also the hub's own: finds an attempt that was committed.
-    async fn look_up(&mut self, all: bool) -> Result<Option<Plan>> {
-        let ids: Vec<String> = (self.calls.iter().flatten())
-            .filter(|item| all || item.origin == IdOrigin::Client)
-            .map(|item| item.id.to_string())
-            .collect();
+    /// Looks where the ids are, as a majority has it; what of them is this batch's own is an attempt that was committed.
+    async fn look_up(&mut self) -> Result<Option<Plan>> {
+        let ids: Vec<String> = self.calls.iter().flatten().map(|item| item.id.to_string()).collect();
         let mut ours = None;
         for ids in ids.chunks(10_000) {
             let found = find_ids(self.shared, ids).await.map_err(|error| self.unasked(error))?;
@@ -447,21 +421,6 @@ fn sort(fault: Fault) -> Attempt {
     } else {
         Attempt::Never(fault)
     }
-}
-
-/// The counter's step from where the plan begins to where it ends.
-fn counter(growth: &Growth) -> (Document, Document) {
-    let at = if growth.from == 0 {
-        doc! { "$in": [0_i64, Bson::Null] }
-    } else {
-        doc! { "$eq": signed(growth.from) }
-    };
-    let (id, ts) = growth.last;
-    let update = doc! {
-        "$set": { "next": signed(growth.to()), "lastId": id.to_string(), "lastTs": signed(ts.0) },
-        "$inc": { "events": signed(growth.events), "bytes": signed(growth.bytes) },
-    };
-    (doc! { "_id": growth.topic.as_str(), "next": at }, update)
 }
 
 /// The events with these ids: where they are, and of which append.

@@ -65,19 +65,23 @@ pub(super) fn is_away(fault: &Fault) -> bool {
     }
 }
 
-/// A request that took longer than [`REQUEST`].
-pub(super) fn late() -> Fault {
-    Fault::from(std::io::Error::new(
-        std::io::ErrorKind::TimedOut,
-        format!("MongoDB did not answer within {} s", REQUEST.as_secs()),
-    ))
+/// One request, with a time limit of its own.
+pub(super) async fn within<T>(
+    limit: Duration,
+    request: impl IntoFuture<Output = mongodb::error::Result<T>>,
+) -> mongodb::error::Result<T> {
+    let late = |_| {
+        let message = format!("MongoDB did not answer within {} s", limit.as_secs());
+        Err(Fault::from(std::io::Error::new(std::io::ErrorKind::TimedOut, message)))
+    };
+    tokio::time::timeout(limit, request.into_future()).await.unwrap_or_else(late)
 }
 
-/// One request, with its time limit.
+/// One request, with the usual time limit.
 pub(super) async fn limited<T>(
     request: impl IntoFuture<Output = mongodb::error::Result<T>>,
 ) -> mongodb::error::Result<T> {
-    tokio::time::timeout(REQUEST, request.into_future()).await.unwrap_or_else(|_| Err(late()))
+    within(REQUEST, request).await
 }
 
 /// Asks until there is an answer: through an election, not beyond [`OPERATION`]. For what may be asked twice.

@@ -2,15 +2,16 @@
 //!
 //! Each piece is a transaction that moves the topic's counter along, so that an import that was cut off goes on at the
 //! counter. A database with an import that has not ended is refused by hubs: half a log is worse than none.
+//! Its document in `meta` names the process that does it: the next one ends what that one has left open.
 
-use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::error::Error as Fault;
 use promethean_event::{Event, IdOrigin, NewEvent, Seq, Topic};
 
-use super::connect::write_concern;
 use super::document::{encode, number, signed, wire_bytes};
 use super::fault::{is_away, is_duplicate, limited, nonce, patiently, pause, words};
-use super::{COUNTERS, EVENTS, META, Mongo};
+use super::plan::Growth;
+use super::{COUNTERS, META, Mongo, Shared, transaction};
 use crate::{Error, Result, TopicInfo};
 
 /// Attempts at one piece.
@@ -26,7 +27,13 @@ impl Mongo {
     /// MongoDB does not take it.
     pub async fn begin_import(&self) -> Result<()> {
         let meta = self.shared.database.collection::<Document>(META);
-        let begun = doc! { "$set": { "ended": false } };
+        // One that was cut off in the middle of a piece would keep this one from its topic for a minute.
+        let before = self.shared.by_id(META, IMPORT).await?;
+        if let Some(dead) = before.as_ref().and_then(|before| before.get_str("app").ok()) {
+            let ended = self.shared.end_transactions(dead).await;
+            ended.map_err(|fault| Error::Refused(format!("the import that was cut off: {}", words(&fault))))?;
+        }
+        let begun = doc! { "$set": { "ended": false, "app": &self.shared.app } };
         patiently("beginning the import", || async {
             meta.update_one(doc! { "_id": IMPORT }, begun.clone()).upsert(true).await
         })
@@ -56,11 +63,11 @@ impl Mongo {
     /// # Errors
     /// An id that is there already, a hub that publishes meanwhile, or MongoDB does not take it.
     pub async fn import(&self, topic: &Topic, events: Vec<Event>) -> Result<()> {
-        let Some(last) = events.last().map(|event| event.seq) else { return Ok(()) };
         let from = self.imported(topic).await?;
-        let piece = Piece::new(topic, from, events)?;
+        let Some(piece) = Piece::new(topic, from, events)? else { return Ok(()) };
+        let last = piece.growth.to;
         for round in 0..ATTEMPTS {
-            let Err(fault) = piece.store(self).await else {
+            let Err(fault) = piece.store(&self.shared).await else {
                 self.shared.tails.announce(topic, last);
                 return Ok(());
             };
@@ -106,57 +113,36 @@ impl Mongo {
     }
 }
 
-struct Piece<'a> {
-    topic: &'a Topic,
-    from: Seq,
-    to: Seq,
+struct Piece {
     documents: Vec<RawDocumentBuf>,
-    last: Document,
-    grown: Document,
+    growth: Growth,
 }
 
-impl<'a> Piece<'a> {
-    fn new(topic: &'a Topic, from: Seq, events: Vec<Event>) -> Result<Self> {
-        let batch = nonce();
-        let (mut documents, mut bytes, mut to, mut last) = (Vec::with_capacity(events.len()), 0, from, Document::new());
+impl Piece {
+    fn new(topic: &Topic, from: Seq, events: Vec<Event>) -> Result<Option<Self>> {
+        let Some(last) = events.last().map(|event| (event.id, event.ts)) else { return Ok(None) };
+        let mut growth = Growth { topic: topic.clone(), from, to: from, events: 0, bytes: 0, last };
+        let (batch, mut documents) = (nonce(), Vec::with_capacity(events.len()));
         for event in events {
             let Event { id, seq, ts, appended, topic, spans, body } = event;
-            if seq <= to {
-                return Err(Error::Refused(format!("{topic}: seq {seq} does not lie after {to}")));
+            if seq <= growth.to {
+                return Err(Error::Refused(format!("{topic}: seq {seq} does not lie after {}", growth.to)));
             }
             let event = NewEvent { id, origin: IdOrigin::Client, ts, appended, topic, unit: 0, spans, body };
             let document = encode(&event).and_then(|document| number(document, seq, &batch));
             documents.push(document.ok_or_else(|| {
                 Error::Refused(format!("the event {id} is larger than a document of MongoDB may be"))
             })?);
-            bytes += wire_bytes(&event);
-            (to, last) = (seq, doc! { "next": signed(seq), "lastId": id.to_string(), "lastTs": signed(ts.0) });
+            (growth.to, growth.events) = (seq, growth.events + 1);
+            growth.bytes += wire_bytes(&event);
         }
-        let grown = doc! { "events": signed(documents.len() as u64), "bytes": signed(bytes) };
-        Ok(Self { topic, from, to, documents, last, grown })
+        Ok(Some(Self { documents, growth }))
     }
 
-    async fn store(&self, mongo: &Mongo) -> mongodb::error::Result<()> {
-        debug_assert!(self.to > self.from);
-        let database = &mongo.shared.database;
-        let mut session = limited(mongo.shared.client.start_session()).await?;
-        session.start_transaction().write_concern(write_concern()).await?;
-        let events = database.collection::<RawDocumentBuf>(EVENTS);
-        limited(events.insert_many(&self.documents).session(&mut session)).await?;
-        let counters = database.collection::<Document>(COUNTERS);
-        let at = if self.from == 0 {
-            doc! { "$in": [0_i64, Bson::Null] }
-        } else {
-            doc! { "$eq": signed(self.from) }
-        };
-        let filter = doc! { "_id": self.topic.as_str(), "next": at };
-        let update = doc! { "$set": self.last.clone(), "$inc": self.grown.clone() };
-        let moved = counters.update_one(filter, update).upsert(self.from == 0).session(&mut session);
-        let moved = limited(moved).await?;
-        if moved.matched_count == 0 && moved.upserted_id.is_none() {
-            limited(session.abort_transaction()).await?;
-            return Err(Fault::custom("the topic's counter has moved".to_owned()));
-        }
-        limited(session.commit_transaction()).await
+    async fn store(&self, shared: &Shared) -> mongodb::error::Result<()> {
+        let documents = self.documents.iter().collect();
+        let written = transaction::write(shared, documents, std::slice::from_ref(&self.growth)).await?;
+        let moved = || Fault::custom("the topic's counter has moved".to_owned());
+        limited(written.ok_or_else(moved)?.commit_transaction()).await
     }
 }

@@ -7,12 +7,11 @@
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use promethean_event::{Millis, Seq, Topic};
 
-use super::connect::write_concern;
 use super::document::{signed, unsigned};
 use super::fault::{is_away, limited, pause, words};
 use super::keys::by_key;
 use super::read::{count, from};
-use super::{EVENTS, Shared, TRIMS};
+use super::{EVENTS, Shared, TRIMS, transaction};
 use crate::{Compaction, Error, Result, Retention};
 
 /// Events removed in one transaction.
@@ -66,8 +65,7 @@ async fn remove(shared: &Shared, topic: &Topic, entries: &[Entry]) -> Result<boo
 }
 
 async fn removed(shared: &Shared, topic: &Topic, entries: &[Entry]) -> mongodb::error::Result<bool> {
-    let mut session = limited(shared.client.start_session()).await?;
-    session.start_transaction().write_concern(write_concern()).await?;
+    let mut session = transaction::begin(shared).await?;
     let seqs: Vec<Bson> = entries.iter().map(|entry| Bson::Int64(signed(entry.seq))).collect();
     let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
     let events = shared.database.collection::<Document>(EVENTS);
@@ -101,9 +99,11 @@ async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Milli
     if retention == Retention::default() {
         return Ok(());
     }
+    // The first event alone tells whether there is anything to do, which mostly there is not.
+    let mut piece = 1;
     loop {
         let Some(info) = super::read::info(shared, topic).await? else { return Ok(()) };
-        let found = shared.find(from(topic, 0), doc! { "seq": 1 }, PIECE, Some(fields())).await?;
+        let found = shared.find(from(topic, 0), doc! { "seq": 1 }, piece, Some(fields())).await?;
         let (mut events, mut bytes, mut going) = (info.events, info.bytes, Vec::new());
         for entry in found.iter().filter_map(entry) {
             let old = retention.max_age.is_some_and(|age| now.since(entry.appended) > age);
@@ -116,7 +116,14 @@ async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Milli
             bytes = bytes.saturating_sub(entry.bytes);
             going.push(entry);
         }
-        let whole = going.is_empty() || remove(shared, topic, &going).await?;
+        if going.is_empty() {
+            return Ok(());
+        }
+        if piece < PIECE {
+            piece = PIECE;
+            continue;
+        }
+        let whole = remove(shared, topic, &going).await?;
         if whole && going.len() < PIECE {
             return Ok(());
         }

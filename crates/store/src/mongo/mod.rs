@@ -6,10 +6,11 @@
 //! | `counters` | `{_id: topic, next, events, bytes, lastId, lastTs, settings}` | the last write of an append |
 //! | `trims` | `{_id: topic, events, bytes, compacted}`: what was removed | retention, compaction, trims |
 //! | `cursors` | `{_id: "topic::group", lastId, lastTs, seq, version, state}`, the seed's names | groups |
-//! | `meta` | `{_id: "promethean", format}`; `{_id: "import"}` while one is under way | opening, `import.rs` |
+//! | `hubs` | `cluster/mod.rs` | hubs that share the database |
+//! | `meta` | `{_id: "promethean", format}`, `{_id: "cluster", secret}`, `{_id: "import"}` during one | whoever opens |
 //!
 //! Writes are `w: majority, j: true`, reads `majority`, every request has a time limit. The data's way: `append.rs`
-//! (queue → `plan.rs` → transaction) → `follow.rs` (wake-up) → `read.rs`, `keys.rs`; `groups.rs`; `maintain.rs`.
+//! (queue → `plan.rs` → `transaction.rs`) → `follow.rs` (wake-up) → `read.rs`, `keys.rs`; `groups.rs`; `maintain.rs`.
 
 mod append;
 mod cluster;
@@ -21,9 +22,11 @@ mod groups;
 mod import;
 mod keys;
 mod maintain;
+mod orphans;
 mod plan;
 mod read;
 mod tails;
+mod transaction;
 mod transcode;
 
 use std::future::Future;
@@ -52,6 +55,7 @@ const EVENTS: &str = "events";
 const COUNTERS: &str = "counters";
 const TRIMS: &str = "trims";
 const CURSORS: &str = "cursors";
+const HUBS: &str = "hubs";
 const META: &str = "meta";
 
 /// How the engine is opened.

@@ -33,16 +33,11 @@ pub(super) struct Growth {
     pub(super) topic: Topic,
     /// The last seq before.
     pub(super) from: Seq,
+    /// The last seq then.
+    pub(super) to: Seq,
     pub(super) events: u64,
     pub(super) bytes: u64,
     pub(super) last: (EventId, Millis),
-}
-
-impl Growth {
-    /// The last seq then.
-    pub(super) fn to(&self) -> Seq {
-        self.from + self.events
-    }
 }
 
 /// A batch with its seqs.
@@ -111,14 +106,15 @@ impl<F: Fn(&Topic) -> Seq> Planning<'_, F> {
         }
         let at = self.growth.iter().position(|growth| growth.topic == item.topic).unwrap_or_else(|| {
             let (topic, from) = (item.topic.clone(), (self.ends)(&item.topic));
-            self.growth.push(Growth { topic, from, events: 0, bytes: 0, last: (id, item.ts) });
+            self.growth.push(Growth { topic, from, to: from, events: 0, bytes: 0, last: (id, item.ts) });
             self.growth.len() - 1
         });
         let growth = &mut self.growth[at];
+        growth.to += 1;
         growth.events += 1;
         growth.bytes += item.bytes;
         growth.last = (id, item.ts);
-        let seq = growth.to();
+        let seq = growth.to;
         self.inserts.push((call, index, seq));
         if item.origin == IdOrigin::Client {
             self.within.insert(id, Taken { topic: item.topic.clone(), seq });
@@ -156,7 +152,7 @@ mod tests {
         let plan = Plan::new(&calls, &HashMap::new(), |_| 7);
         assert_eq!(plan.inserts, [(0, 0, 8), (0, 1, 9), (1, 0, 10)]);
         let growth = &plan.growth[0];
-        assert_eq!((growth.from, growth.to(), growth.bytes, growth.last.0), (7, 10, 30, EventId::from_bytes([3; 16])));
+        assert_eq!((growth.from, growth.to, growth.bytes, growth.last.0), (7, 10, 30, EventId::from_bytes([3; 16])));
         assert_eq!(plan.growth.len(), 1);
     }
 
@@ -191,6 +187,6 @@ mod tests {
         let calls = [vec![item("a", 1, 0), item("b", 2, 0), item("a", 3, 0)]];
         let plan = Plan::new(&calls, &HashMap::new(), |topic| if topic.as_str() == "a" { 5 } else { 0 });
         assert_eq!(seqs(&plan.outcomes[0]), [(6, false), (1, false), (7, false)]);
-        assert_eq!(plan.growth.iter().map(Growth::to).collect::<Vec<_>>(), [7, 1]);
+        assert_eq!(plan.growth.iter().map(|growth| growth.to).collect::<Vec<_>>(), [7, 1]);
     }
 }

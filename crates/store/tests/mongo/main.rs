@@ -1,9 +1,10 @@
-//! The distributed engine on a real replica set: the law, several hubs at once, a primary that is killed, and what the
-//! engine refuses to open.
+//! The distributed engine on a real replica set: the law, several hubs at once, one that died, a primary that is killed,
+//! and what the engine refuses to open.
 
 mod failover;
 mod hubs;
 mod law;
+mod orphans;
 mod refusals;
 mod seed;
 

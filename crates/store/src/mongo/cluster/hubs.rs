@@ -4,11 +4,11 @@ use std::sync::{Arc, Weak};
 
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{Document, doc};
-use mongodb::options::ReadConcern;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Inner, LOOK, Life, MOST_HUBS, REQUEST, failed};
+use crate::mongo::fault;
 use crate::{Beat, Duty, Fence, Heartbeat, Peer, Result, Terms};
 
 /// Tells that this hub is alive, until it leaves.
@@ -23,6 +23,8 @@ pub(super) async fn keep_alive(inner: Weak<Inner>, mut left: watch::Receiver<boo
             Duty::Renew | Duty::Register => now,
         };
         tokio::select! {
+            // A hub that has left must not enter itself anew.
+            biased;
             _ = left.wait_for(|left| *left) => return,
             () = tokio::time::sleep_until(wait) => {}
         }
@@ -139,34 +141,13 @@ impl Inner {
         let Some(before) = limited(buried).await? else { return Ok(false) };
         if !before.get_bool("dead").unwrap_or(false)
             && let Ok(app) = before.get_str("app")
-            && let Err(error) = self.end_transactions(app).await
+            && let Err(fault) = self.shared.end_transactions(app).await
         {
-            tracing::warn!(hub = id, %error, "what the dead hub was about to write may block others for a minute");
+            let error = fault::words(&fault);
+            tracing::warn!(hub = id, error, "what the dead hub was about to write may block others for a minute");
         }
         self.forget(id);
         Ok(true)
-    }
-
-    /// Ends what a dead hub was about to write: a transaction that nobody finishes keeps others from its topic until
-    /// MongoDB gives it up, after a minute. A hub that lives after all finds it ended, and writes it again.
-    async fn end_transactions(&self, app: &str) -> Result<()> {
-        let admin = self.shared.client.database("admin");
-        let look = admin.aggregate(vec![
-            doc! { "$currentOp": { "allUsers": false, "idleSessions": true } },
-            doc! { "$match": { "appName": app, "transaction": { "$exists": true } } },
-            doc! { "$project": { "lsid": 1 } },
-        ]);
-        let look = look.read_concern(ReadConcern::local());
-        let found: Vec<Document> = limited(async { look.await?.try_collect().await }).await?;
-        let sessions: Vec<Document> = found
-            .iter()
-            .filter_map(|one| one.get_document("lsid").ok()?.get("id").map(|id| doc! { "id": id.clone() }))
-            .collect();
-        if sessions.is_empty() {
-            return Ok(());
-        }
-        tracing::info!(app, count = sessions.len(), "ending what a dead hub was about to write");
-        limited(admin.run_command(doc! { "killSessions": sessions })).await.map(drop)
     }
 
     /// Looks at all hubs, declares dead whose time is over, and forgets those that were long ago.
@@ -229,8 +210,5 @@ impl Inner {
 
 /// One request about hubs, with its time limit.
 pub(super) async fn limited<T>(request: impl IntoFuture<Output = mongodb::error::Result<T>>) -> Result<T> {
-    match tokio::time::timeout(REQUEST, request.into_future()).await {
-        Ok(done) => done.map_err(|error| failed(&error)),
-        Err(_) => Err(crate::Error::Unknown(format!("MongoDB did not answer within {} s", REQUEST.as_secs()))),
-    }
+    fault::within(REQUEST, request).await.map_err(|error| failed(&error))
 }

@@ -25,10 +25,9 @@ use promethean_event::{Group, Topic};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Mongo, Shared, fault};
+use super::{HUBS, META, Mongo, Shared, fault};
 use crate::{Claim, Error, Fence, Ownership, Peer, Pending, Result, Terms};
 
-const HUBS: &str = "hubs";
 /// How often a hub looks which others are alive.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long a heartbeat, or a look, may take: a lost one must leave time for the next.
@@ -96,7 +95,7 @@ impl Cluster {
     /// # Errors
     /// MongoDB does not answer.
     pub async fn secret(store: &Mongo, made: &str) -> Result<String> {
-        let cluster: Collection<Document> = store.database().collection("meta");
+        let cluster: Collection<Document> = store.database().collection(META);
         let found = cluster
             .find_one_and_update(doc! { "_id": "cluster" }, doc! { "$setOnInsert": { "secret": made } })
             .upsert(true)
