@@ -3,6 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use mongodb::IndexModel;
+use mongodb::bson::{Document, doc};
+use mongodb::options::IndexOptions;
 use promethean_event::{Event, Group, Millis, Topic};
 use promethean_store::mongo::Mongo;
 use promethean_store::suite::{append, event, id, topic};
@@ -74,6 +77,54 @@ fn two_hubs_with_four_writers_each_make_one_gapless_log_that_both_read_alike() {
             let sent: Vec<_> = (1..=CALLS * EACH).map(|n| id(writer * 1_000 + n)).collect();
             assert_eq!(own, sent);
         }
+    });
+}
+
+#[test]
+fn hubs_that_start_at_once_only_look_which_indexes_there_are() {
+    run(60, async {
+        let scratch = Scratch::new();
+        let first = open(scratch.url()).await;
+        let database = first.database();
+        let indexes = database.collection::<Document>("events").list_index_names().await.expect("listed");
+        assert_eq!(indexes.len(), 8, "{indexes:?}");
+        // The profiler writes down what the server is asked for in this database.
+        database.run_command(doc! { "profile": 2 }).await.expect("profiling");
+        let starting: Vec<_> = (0..4)
+            .map(|_| {
+                let url = scratch.url().to_owned();
+                tokio::spawn(async move { open(&url).await })
+            })
+            .collect();
+        for hub in starting {
+            hub.await.expect("it opens");
+        }
+        database.run_command(doc! { "profile": 0 }).await.expect("no more");
+        let asked = database.collection::<Document>("system.profile");
+        let count =
+            async |name: &str| asked.count_documents(doc! { name: { "$exists": true } }).await.expect("counted");
+        assert_eq!(count("command.listIndexes").await, 4, "they looked");
+        assert_eq!((count("command.createIndexes").await, count("command.create").await), (0, 0));
+    });
+}
+
+#[test]
+fn an_index_of_the_operators_own_on_the_same_fields_is_left_as_it_is() {
+    run(60, async {
+        let scratch = Scratch::new();
+        let client = mongodb::Client::with_uri_str(scratch.url()).await.expect("a client");
+        let events = client.default_database().expect("named").collection::<Document>("events");
+        let own = IndexOptions::builder().name("mine".to_owned()).build();
+        let index = IndexModel::builder().keys(doc! { "topic": 1.0, "seq": 1.0 }).options(own).build();
+        events.create_index(index).await.expect("made");
+        let (one, two) = (open(scratch.url()).await, open(scratch.url()).await);
+        let names = events.list_index_names().await.expect("listed");
+        assert!(names.len() == 8 && names.iter().any(|name| name == "mine"), "{names:?}");
+        let (made, more) = ([event("a"), event("a")], [event("a")]);
+        let (left, right) = tokio::join!(append(&one, &made), append(&two, &more));
+        let mut seqs: Vec<_> = left.iter().chain(&right).map(|stored| stored.seq).collect();
+        seqs.sort_unstable();
+        assert_eq!(seqs, [1, 2, 3]);
     });
 }
 
