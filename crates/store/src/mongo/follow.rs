@@ -3,12 +3,15 @@
 //! The stream only wakes; what is read is read by seq. So a lost stream loses nothing: the next look at the counters
 //! (after each opening of a stream, and in between while there is none) tells where topics end.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::change_stream::ChangeStream;
 use promethean_event::Topic;
+use tokio::time::error::Elapsed;
 
 use super::document::unsigned;
 use super::fault::{limited, words};
@@ -17,6 +20,9 @@ use crate::TopicSettings;
 
 /// How long the server may wait with an empty answer.
 const AWAIT: Duration = Duration::from_secs(1);
+/// After each answer that told of something the server is left alone for so long: however often topics grow, a hub asks
+/// for news a hundred times a second at most, and hears of the first growth after a pause at once.
+const REST: Duration = Duration::from_millis(10);
 /// A stream that is silent for longer than this is taken for dead.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How often counters are looked at while there is no stream.
@@ -87,9 +93,15 @@ pub(super) async fn follow(shared: Weak<Shared>, mut stream: Option<Stream>) {
             stream = reopen(&shared).await;
             continue;
         };
-        // `None` within the silence is an answer: nothing happened.
-        match tokio::time::timeout(SILENCE, open.next_if_any()).await {
-            Ok(Ok(Some(change))) => hear_change(&shared, &change),
+        let (heard, asked) = next(&mut open).await;
+        match heard {
+            Ok(Ok(Some(change))) => {
+                hear_change(&shared, &change);
+                if asked {
+                    tokio::time::sleep(REST).await;
+                }
+            }
+            // Within the silence this is an answer: nothing happened.
             Ok(Ok(None)) if open.is_alive() => {}
             Ok(Err(fault)) => {
                 tracing::warn!(why = words(&fault), "the change stream is lost: polling until it is back");
@@ -101,6 +113,15 @@ pub(super) async fn follow(shared: Weak<Shared>, mut stream: Option<Stream>) {
             }
         }
         stream = Some(open);
+    }
+}
+
+/// The next change, and whether the server had to be asked for it: mostly it gives several at once.
+async fn next(stream: &mut Stream) -> (Result<mongodb::error::Result<Option<Document>>, Elapsed>, bool) {
+    let mut next = pin!(stream.next_if_any());
+    match next.as_mut().now_or_never() {
+        Some(had) => (Ok(had), false),
+        None => (tokio::time::timeout(SILENCE, next).await, true),
     }
 }
 
