@@ -1,9 +1,10 @@
 //! What this hub knows of topics without asking: where they end, and their settings.
 //!
-//! Grows with the number of topics there are or are watched. Ends only ever grow; what is behind the truth is told by
-//! the change stream or the next poll.
+//! Bounded by twice the topics that there are or that somebody watches: what was watched and never came to be is swept
+//! out. Ends only ever grow; what is behind the truth is told by the change stream or the next poll.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
@@ -12,20 +13,31 @@ use tokio::sync::watch;
 
 use crate::{Tail, TopicSettings};
 
+/// So many are never swept.
+const FEW: usize = 1_024;
+
 #[derive(Default)]
 struct Known {
     tail: watch::Sender<Tail>,
     settings: Option<TopicSettings>,
 }
 
+impl Known {
+    fn is_needed(&self) -> bool {
+        self.tail.borrow().seq > 0 || self.settings.is_some() || self.tail.receiver_count() > 0
+    }
+}
+
 pub(super) struct Tails {
     topics: Mutex<HashMap<Topic, Known, RandomState>>,
+    /// How many there may be before the next sweep.
+    sweep: AtomicUsize,
     created: watch::Sender<u64>,
 }
 
 impl Tails {
     pub(super) fn new() -> Self {
-        Self { topics: Mutex::default(), created: watch::Sender::new(0) }
+        Self { topics: Mutex::default(), sweep: AtomicUsize::new(FEW), created: watch::Sender::new(0) }
     }
 
     pub(super) fn end(&self, topic: &Topic) -> Seq {
@@ -46,7 +58,12 @@ impl Tails {
     }
 
     pub(super) fn watch(&self, topic: &Topic) -> watch::Receiver<Tail> {
-        entry(&mut self.topics.lock(), topic).tail.subscribe()
+        let mut topics = self.topics.lock();
+        if topics.len() >= self.sweep.load(Ordering::Relaxed) {
+            topics.retain(|_, known| known.is_needed());
+            self.sweep.store(2 * topics.len().max(FEW), Ordering::Relaxed);
+        }
+        entry(&mut topics, topic).tail.subscribe()
     }
 
     pub(super) fn created(&self) -> watch::Receiver<u64> {
@@ -74,4 +91,23 @@ impl Tails {
 
 fn entry<'a>(topics: &'a mut HashMap<Topic, Known, RandomState>, topic: &Topic) -> &'a mut Known {
     topics.entry(topic.clone()).or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_that_were_watched_and_never_came_to_be_are_forgotten_and_others_are_not() {
+        let (tails, topic) = (Tails::new(), |n: usize| Topic::parse(&format!("t.{n}")).expect("a topic"));
+        let settings = TopicSettings { partitions: 3, ..TopicSettings::default() };
+        tails.announce(&topic(1), 7);
+        tails.set_settings(&topic(2), settings.clone());
+        let mut watched = tails.watch(&topic(3));
+        (10..10 * FEW).for_each(|n| drop(tails.watch(&topic(n))));
+        assert!(tails.topics.lock().len() <= 2 * FEW);
+        assert_eq!((tails.end(&topic(1)), tails.settings(&topic(2))), (7, settings));
+        tails.announce(&topic(3), 1);
+        assert!(watched.has_changed().is_ok_and(|changed| changed) && watched.borrow_and_update().seq == 1);
+    }
 }
