@@ -33,19 +33,37 @@ fn cycles(usual: usize) -> usize {
 async fn hubs_and_the_primary_die_and_stop_under_load_and_every_promise_is_kept() {
     let mut scenarios = JoinSet::new();
     for name in ["one", "two"] {
-        scenarios.spawn(killed_hubs(name, cycles(4)));
         scenarios.spawn(stopped_owners(name, cycles(4)));
     }
+    scenarios.spawn(killed_hubs_on_the_shared_set(cycles(4)));
+    scenarios.spawn(killed_hubs_with_a_user_who_may_only_read_and_write(cycles(4)));
     scenarios.spawn(killed_primaries(cycles(4)));
     while let Some(done) = scenarios.join_next().await {
         done.expect("every promise was kept");
     }
 }
 
-/// Any hub is killed with `kill -9` and started again, the owner as often as not.
-async fn killed_hubs(name: &str, cycles: usize) {
+async fn killed_hubs_on_the_shared_set(cycles: usize) {
     let scratch = blocking(Scratch::new).await;
-    let mut world = World::start(name, scratch.url(), 3).await;
+    killed_hubs("open", scratch.url(), cycles).await;
+}
+
+/// The hubs' user has `readWrite` on the database, as docs/mongodb.md asks for, and no right to end others' sessions.
+async fn killed_hubs_with_a_user_who_may_only_read_and_write(cycles: usize) {
+    let replica = blocking(|| {
+        let replica = promethean_testmongo::Setup::default().user("admin", "secret").start();
+        let roles = [doc! { "role": "readWrite", "db": "prom" }];
+        replica.command(0, doc! { "createUser": "hub", "pwd": "only", "roles": &roles[..] }).expect("a user");
+        replica
+    })
+    .await;
+    killed_hubs("authenticated", &replica.url_of("hub", "only", "prom"), cycles).await;
+    blocking(move || drop(replica)).await;
+}
+
+/// Any hub is killed with `kill -9` and started again, the owner as often as not.
+async fn killed_hubs(name: &str, url: &str, cycles: usize) {
+    let mut world = World::start(name, url, 3).await;
     for cycle in 0..cycles {
         world.load(Duration::from_millis(700 + (cycle as u64 * 131) % 500)).await;
         let victim = if cycle % 2 == 0 { world.owner().await } else { cycle % world.hubs.len() };

@@ -16,10 +16,14 @@ impl Pair {
         let started = tokio::task::spawn_blocking(|| {
             let scratch = Scratch::new();
             let setup = Setup::mongo(scratch.url());
-            let (a, b) = (setup.start(), setup.start());
-            Self { a, b, _scratch: scratch }
+            Self::of(setup.start(), setup.start(), scratch)
         });
         started.await.expect("two hubs")
+    }
+
+    /// These two, and their database.
+    pub(crate) fn of(a: Hub, b: Hub, scratch: Scratch) -> Self {
+        Self { a, b, _scratch: scratch }
     }
 
     /// A connection to each.

@@ -1,6 +1,7 @@
 //! The subscribers of a group that another hub owns: each is a member there, over a relay.
 //!
-//! Invariants: a subscriber stays whatever happens to its relay, and gets another one; a delivery is passed on only
+//! Invariants: a subscriber whose relay is lost gets another one, and is told when it gets none for as long as a failover
+//! may take, while the owner lives: never does one stay without events and without a word. A delivery is passed on only
 //! while its relay may (`Given::fence`); an ack whose answer was lost is sent again, which is harmless, and nothing else
 //! is; room that a subscriber shares over its topics is never overdrawn: what does not fit goes back uncounted.
 
@@ -43,6 +44,8 @@ pub(super) struct Follower {
     early: Vec<(MemberId, Relayed)>,
     /// When members without a relay try again.
     again: Option<Instant>,
+    /// Why the last one that was lost, or not to be had, was.
+    why: String,
     deliveries: mpsc::Receiver<(MemberId, Relayed)>,
     sender: mpsc::Sender<(MemberId, Relayed)>,
     /// Answers under way; one that has to be sent again comes back.
@@ -77,6 +80,7 @@ impl Follower {
             joining: HashSet::new(),
             early: Vec::new(),
             again: None,
+            why: String::new(),
             deliveries,
             sender,
             answers: JoinSet::new(),
@@ -89,8 +93,11 @@ impl Follower {
     pub(super) fn into_seat(mut self) -> Seat {
         let ids: Vec<MemberId> = self.remotes.keys().copied().collect();
         ids.into_iter().for_each(|id| self.detach(id));
-        for member in self.seat.members.values().filter(|member| member.subscriber.shared) {
-            member.subscriber.forget_runner(&self.wake);
+        for member in self.seat.members.values_mut() {
+            member.stays();
+            if member.subscriber.shared {
+                member.subscriber.forget_runner(&self.wake);
+            }
         }
         self.seat
     }
@@ -151,10 +158,12 @@ impl Follower {
     }
 
     fn drop_tired(&mut self, now: Instant) {
-        let Peer { id, address } = self.owner.clone();
+        let (Peer { id, address }, why) = (self.owner.clone(), self.why.clone());
         let unreachable = || {
-            let message =
-                format!("the hub {id} owns the group and cannot be reached at {address}; look at its `advertise`");
+            let message = format!(
+                "the hub {id} owns the group and cannot be reached from here at {address} ({why}): look at its \
+                 `advertise` and the network between the hubs, or connect to another hub"
+            );
             Error::new(Code::AckFailed, message)
         };
         let tired: Vec<MemberId> =
@@ -252,7 +261,15 @@ impl Follower {
         tracing::debug!(%topic, %group, owner = %self.owner.id, reason, "a relay was lost");
         let owner = self.cluster.ownership.owner(topic, group).await;
         self.detach(id);
-        self.again = Some(Instant::now() + AGAIN);
+        let now = Instant::now();
+        self.again = Some(now + AGAIN);
+        reason.clone_into(&mut self.why);
+        if let Some(member) = self.seat.members.get_mut(&id) {
+            match &owner {
+                Ok(_) => member.is_left(now),
+                Err(_) => member.stays(),
+            }
+        }
         // Without an answer: the same one is tried again, until it is known to be gone.
         owner.is_ok_and(|owner| owner.as_ref() != Some(&self.owner))
     }

@@ -48,7 +48,8 @@ pub(super) struct Member {
     pub(super) paused: bool,
     /// Who waits to hear that it has joined.
     reply: Option<Reply<Cursor>>,
-    since: Instant,
+    /// Since when nobody serves it; none: it is served, or whoever could is not to be found out at the moment.
+    since: Option<Instant>,
     /// Of its shared room, what it holds here.
     pub(super) charged: usize,
     pub(super) outgoing: VecDeque<Given>,
@@ -67,7 +68,7 @@ impl Member {
             relayed,
             paused: false,
             reply: Some(reply),
-            since: Instant::now(),
+            since: Some(Instant::now()),
             charged: 0,
             outgoing: VecDeque::new(),
             handed: Handed::default(),
@@ -76,7 +77,20 @@ impl Member {
 
     /// It has joined; `false`: whoever asked for that is gone.
     pub(super) fn welcome(&mut self, cursor: Cursor) -> bool {
+        self.since = None;
         self.reply.take().is_none_or(|reply| reply.send(Ok(cursor)).is_ok())
+    }
+
+    /// Its owner is known and does not serve it.
+    pub(super) fn is_left(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+    }
+
+    /// Nobody knows who could serve it. Whoever has not joined yet goes on counting the time.
+    pub(super) fn stays(&mut self) {
+        if self.reply.is_none() {
+            self.since = None;
+        }
     }
 
     /// It cannot join, or not again.
@@ -101,14 +115,15 @@ impl Member {
         fenced
     }
 
-    /// When whoever asked for it has waited long enough.
+    /// When it has waited long enough.
     pub(super) fn tired_at(&self) -> Option<Instant> {
-        self.reply.as_ref().map(|_| self.since + PATIENCE)
+        self.since.map(|since| since + PATIENCE)
     }
 
-    /// Whether whoever asked for it has waited long enough, or waits no more.
+    /// Whether it has waited long enough, or whoever asked for it waits no more.
     pub(super) fn is_tired(&self, now: Instant) -> bool {
-        self.reply.as_ref().is_some_and(|reply| reply.is_closed() || now >= self.since + PATIENCE)
+        let gone = self.reply.as_ref().is_some_and(|reply| reply.is_closed());
+        gone || self.tired_at().is_some_and(|at| now >= at)
     }
 }
 

@@ -40,6 +40,8 @@ enum Command {
 
 /// One connection. Dropping it ends the connection.
 pub(super) struct Link {
+    /// Bounded by what its subscriber may have unanswered: each call is an answer to a delivery, or one of the few others
+    /// that wait for their own answer. A connection on which nothing moves ends after [`TRUST`].
     commands: mpsc::UnboundedSender<Command>,
     next: AtomicU64,
     lost: Arc<AtomicBool>,
@@ -115,6 +117,7 @@ async fn write(mut writer: LinkWriter, mut frames: mpsc::UnboundedReceiver<Vec<u
 
 struct Driver {
     commands: mpsc::UnboundedReceiver<Command>,
+    /// Bounded as the commands are.
     frames: mpsc::UnboundedSender<Vec<u8>>,
     waiting: HashMap<u64, oneshot::Sender<Said>>,
     topics: HashMap<Topic, (SubscriptionId, Deliveries)>,

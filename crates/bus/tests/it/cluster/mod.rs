@@ -250,6 +250,73 @@ async fn while_nobody_can_be_asked_subscribers_stay_and_go_on_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_hubs_that_cannot_reach_each_other_the_one_with_the_subscribers_takes_the_group_over() {
+    let world = World::new();
+    let (a, b) = (world.hub("a"), world.hub("b"));
+    let at_a = subscribe(&a.bus, "t", "g", earliest()).await;
+    let mut at_b = subscribe(&b.bus, "t", "g", earliest()).await;
+    drop(at_a);
+    publish(&b.bus, "t", 1).await;
+    let held = next(&mut at_b).await;
+    assert_eq!(world.owner_of(&topic("t"), &group("g")).await.as_deref(), Some("a"));
+    world.cut(true);
+    publish(&b.bus, "t", 2).await;
+    let mut again = Vec::new();
+    for _ in 0..2 {
+        let delivery = next(&mut at_b).await;
+        delivery.ack().await.expect("acked");
+        again.push(delivery.event().payload().to_owned());
+    }
+    assert_eq!(again, ["1", "2"], "what it held comes again, and the next one");
+    assert_eq!(world.owner_of(&topic("t"), &group("g")).await.as_deref(), Some("b"));
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_whose_owner_lives_and_cannot_be_reached_is_told_and_its_events_go_to_others() {
+    let world = World::new();
+    let (a, b) = (world.hub("a"), world.hub("b"));
+    let few = || SubscribeOptions { max_in_flight: 1, ..earliest() };
+    let mut at_a = subscribe(&a.bus, "t", "g", few()).await;
+    let mut at_b = subscribe(&b.bus, "t", "g", few()).await;
+    for n in 0..3 {
+        publish(&b.bus, "t", n).await;
+    }
+    let held = next(&mut at_b).await;
+    world.cut(true);
+    let cut = tokio::time::Instant::now();
+    assert_eq!(drain(&mut at_a, 3).await.len(), 3, "also what the other held");
+    let told = at_b.next().await.err().expect("told");
+    assert!((14 * SECOND..20 * SECOND).contains(&cut.elapsed()), "after {:?}", cut.elapsed());
+    assert_eq!(told.code, Code::AckFailed);
+    assert!(told.message.contains("cannot be reached") && told.message.contains("another hub"), "{told}");
+    let refused = b.bus.subscribe("t", Some(group("g")), earliest()).await.err().expect("refused");
+    assert_eq!(refused.code, Code::AckFailed, "{refused}");
+    world.cut(false);
+    let mut at_b = subscribe(&b.bus, "t", "g", earliest()).await;
+    at_a.pause(true);
+    publish(&a.bus, "t", 3).await;
+    assert_eq!(drain(&mut at_b, 1).await, ["3"], "with the way mended it is served again");
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_stays_while_neither_the_owner_nor_the_store_can_be_asked() {
+    let world = World::new();
+    let (a, b) = (world.hub("a"), world.hub("b"));
+    let at_a = subscribe(&a.bus, "t", "g", earliest()).await;
+    at_a.pause(true);
+    let mut at_b = subscribe(&b.bus, "t", "g", earliest()).await;
+    world.down.store(true, Ordering::SeqCst);
+    world.cut(true);
+    nothing(&mut at_b, 60 * SECOND).await;
+    world.down.store(false, Ordering::SeqCst);
+    world.cut(false);
+    publish(&a.bus, "t", 1).await;
+    assert_eq!(drain(&mut at_b, 1).await, ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_seek_from_another_hub_is_done_by_the_owner() {
     let world = World::new();
     let (a, b) = (world.hub("a"), world.hub("b"));

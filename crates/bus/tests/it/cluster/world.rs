@@ -29,6 +29,8 @@ pub(crate) struct World {
     alive: watch::Sender<Vec<Arc<str>>>,
     /// Claims fail, as they do without a store.
     pub(crate) down: AtomicBool,
+    /// Hubs do not reach each other.
+    cut: watch::Sender<bool>,
 }
 
 /// One hub.
@@ -47,6 +49,7 @@ impl World {
             hubs: Mutex::default(),
             alive: watch::channel(Vec::new()).0,
             down: AtomicBool::new(false),
+            cut: watch::channel(false).0,
         })
     }
 
@@ -61,8 +64,13 @@ impl World {
         Hub { name, bus, fence, world: Arc::clone(self) }
     }
 
+    /// Cuts the ways between hubs, or mends them.
+    pub(crate) fn cut(&self, cut: bool) {
+        self.cut.send_replace(cut);
+    }
+
     fn bus_of(&self, peer: &Peer) -> Option<Bus> {
-        let alive = self.alive.borrow().contains(&peer.id);
+        let alive = self.alive.borrow().contains(&peer.id) && !*self.cut.borrow();
         alive.then(|| self.hubs.lock().unwrap_or_else(PoisonError::into_inner).get(&peer.id).cloned()).flatten()
     }
 
@@ -145,6 +153,9 @@ impl Ownership for Own {
 
     fn owner<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<Peer>> {
         Box::pin(async move {
+            if self.world.down.load(Ordering::SeqCst) {
+                return Err(promethean_store::Error::Refused("nobody answers".to_owned()));
+            }
             let owner = self.world.owner_of(topic, group).await;
             let alive = self.world.alive.borrow();
             Ok(owner.filter(|owner| *owner != self.me && alive.contains(owner)).map(|owner| peer(&owner)))
@@ -244,11 +255,12 @@ async fn pump(
     subscription: u64,
     deliveries: tokio::sync::mpsc::Sender<(u64, Relayed)>,
 ) {
-    let mut alive = world.alive.subscribe();
+    let (mut alive, mut cut) = (world.alive.subscribe(), world.cut.subscribe());
     loop {
         tokio::select! {
             biased;
             _ = alive.wait_for(|alive| !alive.contains(&owner.id)) => break,
+            _ = cut.wait_for(|cut| *cut) => break,
             () = inbox.ready() => {}
         }
         let mut given = Vec::new();
