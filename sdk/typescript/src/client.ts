@@ -140,7 +140,8 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
     const sub = this._subs.get(keyOf(frame.topic, frame.group));
     if (frame.op === "EVENT") sub?._deliver([frame as any]);
     else if (frame.op === "EVENTS") sub?._deliver(frame.events);
-    else if (frame.op === "ERR" && frame.code === "forbidden") sub?._fail(new PromError("forbidden", frame.msg));
+    // An ERR that names a subscription ends it; a hub that shuts down closes the connection, and the next one takes it up.
+    else if (frame.op === "ERR" && frame.code !== "shutting_down") sub?._fail(new PromError(frame.code, frame.msg));
   }
 }
 

@@ -303,6 +303,17 @@ describe("subscriptions", () => {
     expect(((await sub.closed) as PromError).code).toBe("forbidden");
   });
 
+  it("end with the reason when the hub cannot serve them any more", async () => {
+    const client = make();
+    const sub = await client.subscribe("t", "g", () => {});
+    const other = await client.subscribe("t", "other", () => {});
+    for (const conn of hub.conns) conn.send({ op: "ERR", code: "shutting_down", msg: "the hub ends", topic: "t", group: "other" });
+    for (const conn of hub.conns) conn.send({ op: "ERR", code: "ack_failed", msg: "the owner cannot be reached", topic: "t", group: "g" });
+    expect(await sub.closed).toMatchObject({ code: "ack_failed", message: expect.stringContaining("cannot be reached") });
+    await other.unsubscribe();
+    expect(await other.closed).toBeUndefined();
+  });
+
   it("wait when the hub limits their rate", async () => {
     const client = make();
     let refusals = 2;
