@@ -79,7 +79,7 @@ torture: ## Crash tests for as long as SECONDS says, with printed seeds
 	$(CARGO) run --release -p promethean-store --features suite --example torture -- --seconds $(or $(SECONDS),600)
 	PROMETHEAN_FAILOVERS=$(or $(FAILOVERS),20) $(CARGO) test -p promethean-store --test mongo -- failover --nocapture
 	$(CARGO) build -p promethean -p promethean-testmongo --bins
-	PROMETHEAN_CLUSTER_CYCLES=$(or $(CYCLES),10) target/debug/with-mongo $(CARGO) test -p promethean-e2e --test cluster failover -- --nocapture
+	PROMETHEAN_CLUSTER_CYCLES=$(or $(CYCLES),10) $(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test -p promethean-e2e --test cluster failover -- --nocapture
 
 soak: web ## The dashboard under 2,000 events/s for five minutes (SECONDS says how long)
 	scripts/install-chromium.sh

@@ -1,4 +1,6 @@
-//! What the benchmarks share: a table with the bar beside each number.
+//! What the benchmarks share: a table with the bar beside each number, and whose cores were busy.
+
+pub mod cores;
 
 /// Prints one measurement beside the bar it has to reach. Returns whether it did.
 pub fn report(name: &str, value: f64, unit: &str, bar: Bar) -> bool {

@@ -1,25 +1,23 @@
 //! The distributed engine beside plain `insertMany` of the same documents on the same server, with the same indexes and
-//! the same write concern; two hubs beside one; how soon another hub hears of an event.
+//! the same write concern; two hubs beside one, and two plain clients beside one; how soon another hub hears of an event.
 //!
-//! The server is the one of `MONGO_URL`, or one member started for this run.
+//! The server is the one of `MONGO_URL`, or one member started for this run. Two of anything are twice as fast as one
+//! only where the machine has room for them: so each line says whose cores were busy.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mongodb::bson::{RawDocumentBuf, doc};
-use promethean_bench::{Bar, median, report};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
+use promethean_bench::cores::{Cores, Processes};
+use promethean_bench::{Bar, report};
 use promethean_event::{Draft, IdMaker, Limits, Millis, NewEvent, Sealer, Topic};
 use promethean_store::mongo::{Mongo, Options};
 use promethean_store::{EventLog as _, Store as _};
-use promethean_testmongo::Scratch;
+use promethean_testmongo::{Scratch, shared_url};
 use serde_json::value::RawValue;
 
-const BATCH: usize = 1_000;
-const BATCHES: usize = 60;
-const WRITERS: usize = 4;
 const ROUNDS: usize = 3;
 
-/// What each hub is given to do.
+/// What each hub, or each plain client, is given to do.
 #[derive(Clone, Copy)]
 struct Load {
     writers: usize,
@@ -28,44 +26,85 @@ struct Load {
 }
 
 /// As much as it takes.
-const FULL: Load = Load { writers: WRITERS, batches: BATCHES / WRITERS, batch: BATCH };
-/// One publisher that waits for each answer: a hub's own way to MongoDB is what it waits for, MongoDB has room left.
+const FULL: Load = Load { writers: 4, batches: 15, batch: 1_000 };
+/// One publisher that waits for each answer: a hub's own way to MongoDB is what it waits for.
 const LIGHT: Load = Load { writers: 1, batches: 150, batch: 20 };
+
+/// One of them, or one on each of two topics.
+const ONE: &[&str] = &["a"];
+const TWO: &[&str] = &["a", "b"];
+
+/// What came out of a run.
+#[derive(Clone, Copy)]
+struct Run {
+    /// Events a second.
+    rate: f64,
+    cores: Cores,
+}
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    println!(
-        "a MongoDB replica set; 256-byte payloads, batches of {BATCH}, {WRITERS} publishers, w: majority, j: true"
-    );
-    let ok = runtime.block_on(measure());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    println!("a MongoDB replica set; 256-byte payloads, w: majority, j: true; {cores} cores for all of it");
+    let processes = Processes::of(&shared_url());
+    let ok = runtime.block_on(measure(&processes));
     std::process::exit(i32::from(!ok));
 }
 
-async fn measure() -> bool {
-    let mut ok = true;
-    let (mut plain, mut one, mut two) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut light_one, mut light_two) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        plain.push(insert_many().await);
-        one.push(publish(&["a"], FULL).await);
-        two.push(publish(&["a", "b"], FULL).await);
-        light_one.push(publish(&["a"], LIGHT).await);
-        light_two.push(publish(&["a", "b"], LIGHT).await);
-    }
-    let (plain, one, two) = (median(plain), median(one), median(two));
-    let (light_one, light_two) = (median(light_one), median(light_two));
-    println!("at full load: insertMany {plain:.0}/s, one hub {one:.0}/s, two hubs on two topics {two:.0}/s");
-    println!("one publisher a hub, batches of {}: one hub {light_one:.0}/s, two hubs {light_two:.0}/s", LIGHT.batch);
-    ok &= report("publishes in batches, beside insertMany", one / plain * 100.0, "%", Bar::AtLeast(60.0));
-    // Where MongoDB itself is at its end, a second hub adds nothing: that says nothing of hubs, so it has no bar.
-    println!("two hubs beside one at full load: {:.2} × (MongoDB and this generator share one machine)", two / one);
-    let ratio = light_two / light_one;
-    ok &= report("two hubs on two topics, beside one, MongoDB not full", ratio, "×", Bar::AtLeast(1.5));
+async fn measure(processes: &Processes) -> bool {
+    let full = Compared::measure(FULL, processes).await;
+    let light = Compared::measure(LIGHT, processes).await;
+    full.print("at full load: 4 publishers each, batches of 1,000");
+    light.print("1 publisher each, batches of 20, each waits for its answer");
+    let beside = full.one_hub.rate / full.one_client.rate * 100.0;
+    let mut ok = report("publishes in batches, beside insertMany", beside, "%", Bar::AtLeast(60.0));
+    // Where MongoDB is at its end with one, a second adds nothing: so the bar is at the load that leaves it most room.
+    let ratio = light.two_hubs.rate / light.one_hub.rate;
+    ok &= report("two hubs on two topics, beside one", ratio, "×", Bar::AtLeast(1.5));
+    println!(
+        "  two plain clients beside one, at the same load: {:.2} ×",
+        light.two_clients.rate / light.one_client.rate
+    );
     let mut heard = hear().await;
     heard.sort_by(f64::total_cmp);
     ok &= report("append on one hub to wake-up on another: p50", heard[heard.len() / 2], "ms", Bar::AtMost(50.0));
-    println!("p99 {:.2} ms", heard[heard.len() * 99 / 100]);
+    println!("  p99 {:.2} ms", heard[heard.len() * 99 / 100]);
     ok
+}
+
+/// One and two, plain and through hubs.
+struct Compared {
+    one_client: Run,
+    two_clients: Run,
+    one_hub: Run,
+    two_hubs: Run,
+}
+
+impl Compared {
+    /// They take turns; the middle of each counts.
+    async fn measure(load: Load, processes: &Processes) -> Self {
+        let mut runs: [Vec<Run>; 4] = Default::default();
+        for _ in 0..ROUNDS {
+            runs[0].push(insert_many(ONE, load, processes).await);
+            runs[1].push(insert_many(TWO, load, processes).await);
+            runs[2].push(publish(ONE, load, processes).await);
+            runs[3].push(publish(TWO, load, processes).await);
+        }
+        let [one_client, two_clients, one_hub, two_hubs] = runs.map(|mut runs| {
+            runs.sort_by(|one, other| one.rate.total_cmp(&other.rate));
+            runs[runs.len() / 2]
+        });
+        Self { one_client, two_clients, one_hub, two_hubs }
+    }
+
+    fn print(&self, load: &str) {
+        println!("{load}");
+        let line = |name: &str, run: &Run| println!("  {name:<26} {:>8.0}/s   cores: {}", run.rate, run.cores);
+        line("insertMany, one client", &self.one_client);
+        line("insertMany, two clients", &self.two_clients);
+        line("one hub", &self.one_hub);
+        line("two hubs on two topics", &self.two_hubs);
+    }
 }
 
 async fn open(url: &str) -> Mongo {
@@ -83,95 +122,91 @@ fn events(ids: &IdMaker, topic: &str, count: usize) -> Vec<NewEvent> {
     sealer.finish()
 }
 
-/// The same documents, as the engine itself would store them, by `insertMany` and nothing else.
-async fn insert_many() -> f64 {
-    let scratch = Scratch::new();
-    let mongo = open(scratch.url()).await;
-    let topic = Topic::parse("a").expect("a topic");
-    // What the engine writes, read back: the documents of as many batches as will be inserted, with new ids.
-    mongo.append(events(&IdMaker::new(), "a", BATCH)).await.expect("appended");
-    let collection = mongo.database().collection::<RawDocumentBuf>("events");
-    let mut cursor = collection.find(doc! {}).await.expect("found");
-    let mut pattern = Vec::new();
-    while cursor.advance().await.expect("read") {
-        pattern.push(cursor.current().to_owned());
-    }
-    let ids = IdMaker::new();
-    let mut seq = mongo.info(&topic).await.expect("known").expect("exists").last_seq;
-    let mut make = || {
-        let document = |one: &RawDocumentBuf| {
-            let mut document = mongodb::bson::Document::try_from(one).expect("a document");
-            let id = ids.next(Millis::now());
-            seq += 1;
-            let uuid = mongodb::bson::Uuid::from_bytes(*id.as_bytes());
-            document.insert("_id", uuid);
-            document.insert("id", id.to_string());
-            document.insert("seq", i64::try_from(seq).expect("small"));
-            RawDocumentBuf::try_from(&document).expect("a document")
-        };
-        pattern.iter().map(document).collect::<Vec<_>>()
-    };
-    let work: Vec<Vec<Vec<RawDocumentBuf>>> =
-        (0..WRITERS).map(|_| (0..BATCHES / WRITERS).map(|_| make()).collect()).collect();
-    let count = work.iter().flatten().map(Vec::len).sum::<usize>();
-    let began = Instant::now();
-    let running: Vec<_> = work
-        .into_iter()
-        .map(|batches| {
-            let collection = collection.clone();
-            tokio::spawn(async move {
-                for batch in batches {
-                    collection.insert_many(batch).await.expect("inserted");
-                }
-            })
-        })
-        .collect();
+/// Runs one task a writer, all at once, and counts.
+async fn timed<F: Future<Output = usize> + Send + 'static>(writers: Vec<F>, processes: &Processes) -> Run {
+    let (counting, began) = (processes.count(), Instant::now());
+    let running: Vec<_> = writers.into_iter().map(tokio::spawn).collect();
+    let mut events = 0;
     for one in running {
-        one.await.expect("no panic");
+        events += one.await.expect("no panic");
     }
-    let rate = count as f64 / began.elapsed().as_secs_f64();
-    mongo.close().await.expect("closed");
-    mongo.database().drop().await.expect("dropped");
-    rate
+    Run { rate: events as f64 / began.elapsed().as_secs_f64(), cores: counting.end() }
 }
 
-/// A hub for each topic, all at once; events a second over all of them.
-async fn publish(topics: &'static [&'static str], load: Load) -> f64 {
+/// The same documents, as the engine itself would store them, by `insertMany` and nothing else: a client for each topic.
+async fn insert_many(topics: &[&str], load: Load, processes: &Processes) -> Run {
     let scratch = Scratch::new();
-    let mut hubs = Vec::new();
+    let (mut clients, mut writers) = (Vec::new(), Vec::new());
     for topic in topics {
-        hubs.push((open(scratch.url()).await, *topic));
+        let mongo = open(scratch.url()).await;
+        for batches in documents(&mongo, topic, load).await {
+            let collection = mongo.database().collection::<RawDocumentBuf>("events");
+            writers.push(async move {
+                let mut count = 0;
+                for batch in batches {
+                    count += collection.insert_many(batch).await.expect("inserted").inserted_ids.len();
+                }
+                count
+            });
+        }
+        clients.push(mongo);
     }
-    let ids = Arc::new(IdMaker::new());
-    let mut work = Vec::new();
-    for (hub, topic) in &hubs {
+    let run = timed(writers, processes).await;
+    end(clients).await;
+    run
+}
+
+/// What each writer inserts: documents that the engine wrote, with new ids and seqs.
+async fn documents(mongo: &Mongo, topic: &str, load: Load) -> Vec<Vec<Vec<RawDocumentBuf>>> {
+    let ids = IdMaker::new();
+    mongo.append(events(&ids, topic, 1)).await.expect("appended");
+    let written = mongo.database().collection::<Document>("events");
+    let mut document = written.find_one(doc! { "topic": topic }).await.expect("read").expect("it is there");
+    let mut seq = 1;
+    let mut next = || {
+        let id = ids.next(Millis::now());
+        seq += 1;
+        document.insert("_id", mongodb::bson::Uuid::from_bytes(*id.as_bytes()));
+        document.insert("id", id.to_string());
+        document.insert("seq", i64::from(seq));
+        RawDocumentBuf::try_from(&document).expect("a document")
+    };
+    let mut batch = || (0..load.batch).map(|_| next()).collect::<Vec<_>>();
+    let mut batches = || (0..load.batches).map(|_| batch()).collect::<Vec<_>>();
+    (0..load.writers).map(|_| batches()).collect()
+}
+
+/// A hub for each topic, all at once.
+async fn publish(topics: &[&str], load: Load, processes: &Processes) -> Run {
+    let scratch = Scratch::new();
+    let ids = IdMaker::new();
+    let (mut hubs, mut writers) = (Vec::new(), Vec::new());
+    for topic in topics {
+        let hub = open(scratch.url()).await;
         hub.append(events(&ids, topic, 10)).await.expect("appended");
         for _ in 0..load.writers {
             let batches: Vec<_> = (0..load.batches).map(|_| events(&ids, topic, load.batch)).collect();
-            work.push((hub.clone(), batches));
-        }
-    }
-    let count = work.iter().flat_map(|(_, batches)| batches).map(Vec::len).sum::<usize>();
-    let began = Instant::now();
-    let running: Vec<_> = work
-        .into_iter()
-        .map(|(hub, batches)| {
-            tokio::spawn(async move {
+            let hub = hub.clone();
+            writers.push(async move {
+                let mut count = 0;
                 for batch in batches {
-                    hub.append(batch).await.expect("appended");
+                    count += hub.append(batch).await.expect("appended").len();
                 }
-            })
-        })
-        .collect();
-    for one in running {
-        one.await.expect("no panic");
+                count
+            });
+        }
+        hubs.push(hub);
     }
-    let rate = count as f64 / began.elapsed().as_secs_f64();
-    for (hub, _) in &hubs {
+    let run = timed(writers, processes).await;
+    end(hubs).await;
+    run
+}
+
+async fn end(hubs: Vec<Mongo>) {
+    for hub in &hubs {
         hub.close().await.expect("closed");
     }
-    hubs[0].0.database().drop().await.expect("dropped");
-    rate
+    hubs[0].database().drop().await.expect("dropped");
 }
 
 /// Milliseconds from the call of `append` on one hub to the wake-up of a watcher on another.
