@@ -8,8 +8,9 @@ install() {
   [ "$1/node_modules" -nt "$1/package-lock.json" ] && return
   (cd "$1" && npm ci --no-audit --no-fund --loglevel=error && touch node_modules)
 }
-# The same build that the Rust tests use: a release build would take minutes more and test the same code.
-cargo build --workspace --bins
+# The same build that the Rust tests use, asked for in the same words: without the examples cargo takes other features of
+# the dependencies and builds half of them anew. A release build would take minutes more and test the same code.
+cargo build --workspace --bins --examples
 PROMETHEAN_BIN="${PROMETHEAN_BIN:-$PWD/target/debug/promethean}"
 CHROMIUM="${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome)}"
 export PROMETHEAN_BIN CHROMIUM
