@@ -139,13 +139,12 @@ impl Runner {
             self.must_hold()?;
             let wake_at = self.settle().await?;
             self.start_save();
-            if self.is_idle()
-                && let Some(dispatcher) = &self.dispatcher
-            {
-                self.core.leases.fetch_max(dispatcher.next_lease(), Ordering::SeqCst);
-            }
-            if self.is_idle() && self.core.retire_runner(&self.topic, &self.group, &self.inputs) {
-                return Ok(());
+            if self.is_idle() {
+                let above = self.dispatcher.as_ref().map_or(0, Dispatcher::next_lease);
+                self.core.leases.fetch_max(above, Ordering::SeqCst);
+                if self.core.retire_runner(&self.topic, &self.group, &self.inputs) {
+                    return Ok(());
+                }
             }
             let room = self.dispatcher.as_ref().is_some_and(Dispatcher::has_room);
             let alarm = wake_at.into_iter().chain(self.ahead.expires()).min();

@@ -1,7 +1,8 @@
 //! The WebSocket frames of the contract: pure text in, values out, and back.
 //!
 //! A hub reads frames with [`decode`] and writes answers and deliveries with the functions of [`mod@write`]; a client does
-//! the reverse with [`ask`] and [`Answer`]. [`shape`] says for documents what is in each. Nothing here knows sockets, tokens or groups' states.
+//! the reverse with [`ask`] and [`Answer`]. [`shape`] says for documents what is in each. Nothing here knows sockets,
+//! tokens or groups' states.
 //!
 //! Invariants: a payload is never parsed into a tree and never re-written, its bytes stay the publisher's; whatever a
 //! frame holds, decoding answers with an [`Invalid`](crate::Invalid) that names the field, and with the `corr` where

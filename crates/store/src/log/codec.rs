@@ -45,8 +45,8 @@ impl Held {
         serde_json::from_slice::<String>(quoted).ok().map(Bytes::from)
     }
 
-    /// Puts `value` under the event's key, if it has one. A key that is there already costs no new reference.
-    pub(super) fn keep_latest<T, S: BuildHasher>(&self, keys: &mut HashMap<Bytes, T, S>, value: T) {
+    /// Puts its seq under its key, if it has one. A key that is there already costs no new reference.
+    pub(super) fn keep_latest<S: BuildHasher>(&self, keys: &mut HashMap<Bytes, Seq, S>, seq: Seq) {
         let (start, len) = (self.spans.key_start as usize, self.spans.key_len as usize);
         if start == 0 {
             return;
@@ -55,9 +55,9 @@ impl Held {
         if !inside.contains(&b'\\')
             && let Some(there) = keys.get_mut(inside)
         {
-            *there = value;
+            *there = seq;
         } else if let Some(key) = self.key() {
-            keys.insert(key, value);
+            keys.insert(key, seq);
         }
     }
 

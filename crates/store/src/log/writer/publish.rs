@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::super::shared::Shared;
 use super::super::topic::TopicState;
-use super::frame::{Change, Frame, Unseen};
+use super::frame::{Answer, Change, Frame, Unseen};
 use crate::Tail;
 
 /// Events whose keys are taken in between two looks at the queue.
@@ -90,7 +90,7 @@ impl Publisher {
         if created {
             shared.created.send_modify(|version| *version += 1);
         }
-        frame.answers.drain(..).for_each(super::frame::Answer::send);
+        frame.answers.drain(..).for_each(Answer::send);
     }
 
     /// Takes some more keys in; whether there are any left.
