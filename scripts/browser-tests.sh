@@ -11,7 +11,7 @@ install() {
 # The same build that the Rust tests use, asked for in the same words: without the examples cargo takes other features of
 # the dependencies and builds half of them anew. A release build would take minutes more and test the same code.
 cargo build --workspace --bins --examples
-PROMETHEAN_BIN="${PROMETHEAN_BIN:-$PWD/target/debug/promethean}"
+PROMETHEAN_BIN="${PROMETHEAN_BIN:-${CARGO_TARGET_DIR:-$PWD/target}/debug/promethean}"
 CHROMIUM="${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome)}"
 export PROMETHEAN_BIN CHROMIUM
 install sdk/typescript

@@ -5,6 +5,7 @@ mod connections;
 mod crash;
 mod deploy;
 mod drain;
+mod guides;
 mod mongo;
 mod outbox;
 mod outbox_mongo;

@@ -2,7 +2,8 @@
 //!
 //! `CHECKS` is the list of languages and of who checks them: most here, with the parsers that the hub itself uses; Rust
 //! as doc tests, TypeScript and Sibilant by tests elsewhere, whose presence is checked here. A block in any other language
-//! fails; one without is commands, or nothing that could be one.
+//! fails; one without is commands, or nothing that could be one. What is only read here is run elsewhere, against the real
+//! binary: commands by `e2e/tests/it/guides`, the README as a whole by `e2e/tests/it/readme.rs`.
 
 mod deploy;
 mod operations;
@@ -147,10 +148,11 @@ fn every_code_block_of_every_page_is_checked() {
 }
 
 /// The page is included in a crate's documentation, where `cargo test` compiles its blocks, and the block takes part. The
-/// first page is a transcript as a whole, with a test of its own.
+/// first page is a transcript as a whole, with a test of its own, which takes one block.
 fn is_doc_test(block: &Block) -> Result<(), String> {
     if block.page == "README.md" {
-        return Ok(());
+        let only = read(&block.page).matches("\n```rust").count() <= 1;
+        return if only { Ok(()) } else { Err("e2e/build.rs takes the first Rust block only".into()) };
     }
     if block.info.split(',').any(|word| ["ignore", "compile_fail", "text"].contains(&word.trim())) {
         return Err(format!("{:?} is not compiled", block.info));
@@ -197,8 +199,11 @@ fn json(block: &Block) -> Result<(), String> {
     Ok(())
 }
 
-/// The commands of a transcript are commands.
+/// The commands of a transcript are commands, and somebody runs them.
 fn transcript(block: &Block) -> Result<(), String> {
+    if block.page != "README.md" {
+        return Err("only the README's transcripts are run: make it sh".into());
+    }
     let commands = block.text.lines().filter_map(|line| line.strip_prefix("$ "));
     let commands: Vec<&str> = commands.collect();
     if commands.is_empty() {
@@ -301,6 +306,7 @@ fn what_is_wrong_in_a_block_is_found() {
         ("sh", "a | promethean pubb x", "a is a program"),
         ("console", "what it says", "without a command"),
         ("text", "promethean serve", "is a command"),
+        ("sh", "TOKEN=x promethean serve", "TOKEN"),
         ("", "make no-such-target", "no-such-target"),
     ] {
         let why = check(info, text).expect_err(text);

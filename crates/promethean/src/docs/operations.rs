@@ -43,6 +43,8 @@ fn every_warning_and_error_in_the_log_is_explained() {
         all.extend(messages(&read(&file)).into_iter().map(|message| (file.clone(), message)));
     }
     assert!(all.len() > 40, "the messages were not found: {all:?}");
+    let nameless = all.iter().find(|(_, message)| message.is_empty());
+    assert!(nameless.is_none(), "a message that begins with a placeholder can be looked up by nobody: {nameless:?}");
     let explained = |message: &str| page.lines().any(|line| line.starts_with(&format!("| `{message}")));
     let unexplained: Vec<_> = all.iter().filter(|(_, message)| !explained(message)).collect();
     assert!(unexplained.is_empty(), "{PAGE} does not say what these mean (\"| `message` | …\"): {unexplained:#?}");
