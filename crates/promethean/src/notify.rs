@@ -5,12 +5,17 @@
 
 use std::ffi::OsStr;
 use std::io;
+#[cfg(target_os = "linux")]
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use crate::config::Environment;
+
+/// How long a full queue is waited for. What is said once must arrive: without it systemd would end a hub that is well.
+const WAITS: Option<Duration> = Some(Duration::from_secs(5));
+const NOT_AT_ALL: Option<Duration> = None;
 
 /// Where the hub's state is told. Clones tell the same place.
 #[derive(Debug, Clone, Default)]
@@ -37,12 +42,12 @@ impl Notify {
 
     /// Every port is open and the store is recovered.
     pub(crate) fn ready(&self, line: &str) {
-        self.send(&format!("READY=1\nSTATUS={line}"));
+        self.send(&format!("READY=1\nSTATUS={line}"), WAITS);
     }
 
     /// The hub drains.
     pub(crate) fn stopping(&self) {
-        self.send("STOPPING=1\nSTATUS=shutting down");
+        self.send("STOPPING=1\nSTATUS=shutting down", WAITS);
     }
 
     /// Says for ever that the hub lives, twice as often as is wanted. On the runtime that serves: one that hangs says
@@ -52,17 +57,20 @@ impl Notify {
         let notify = self.clone();
         tokio::spawn(async move {
             loop {
-                notify.send("WATCHDOG=1");
+                notify.send("WATCHDOG=1", NOT_AT_ALL);
                 tokio::time::sleep(every / 2).await;
             }
         });
     }
 
-    fn send(&self, state: &str) {
+    fn send(&self, state: &str, wait: Option<Duration>) {
         let Some(to) = &self.to else { return };
         let sent = UnixDatagram::unbound().and_then(|socket| {
             // A reader that does not read must not hold the hub up.
-            socket.set_nonblocking(true)?;
+            match wait {
+                Some(_) => socket.set_write_timeout(wait)?,
+                None => socket.set_nonblocking(true)?,
+            }
             socket.send_to_addr(state.as_bytes(), to)
         });
         if let Err(error) = sent {
@@ -74,6 +82,7 @@ impl Notify {
 /// A path, or `@name` in the abstract namespace.
 fn address(name: &OsStr) -> io::Result<SocketAddr> {
     match name.as_bytes() {
+        #[cfg(target_os = "linux")]
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
         [b'/', ..] => SocketAddr::from_pathname(name),
         _ => Err(io::Error::new(io::ErrorKind::Unsupported, "NOTIFY_SOCKET is neither a path nor an abstract name")),

@@ -86,11 +86,16 @@ impl OutboxConfig {
 /// How often the numbers go into the metrics.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// Drains into the hub's own bus; its numbers go into the hub's metrics.
-pub(crate) fn start(config: &OutboxConfig, store: Arc<dyn OutboxStore>, hub: &Arc<Hub>) -> Arc<HubDrainer> {
+/// Drains into the hub's own bus; its numbers go into the hub's metrics. A stop waits for `grace` for what is under way.
+pub(crate) fn start(
+    config: &OutboxConfig,
+    store: Arc<dyn OutboxStore>,
+    hub: &Arc<Hub>,
+    grace: Duration,
+) -> Arc<HubDrainer> {
     tracing::info!(outbox = config.place.shown(), table = config.table, "draining an outbox");
     let publisher = Arc::new(BusPublisher::new(hub.bus.clone()));
-    let drainer = drain(store, publisher, config.settings());
+    let drainer = drain(store, publisher, Settings { grace, ..config.settings() });
     let drainer = Arc::new(HubDrainer { drainer: Mutex::new(Some(drainer)) });
     let (watched, hub) = (Arc::downgrade(&drainer), Arc::clone(hub));
     tokio::spawn(async move {

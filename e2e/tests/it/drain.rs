@@ -1,6 +1,7 @@
 //! The life of the process: the start-up line, one hub a directory, the drain.
 
-use std::time::Duration;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use promethean_e2e::{Setup, Wire, get};
 use serde_json::json;
@@ -52,6 +53,26 @@ async fn sigterm_closes_with_1001_keeps_everything_and_exits_0() {
     let again = wire.expect("EVENT").await;
     assert_eq!(again["event"], given["event"]);
     assert_eq!(again["ctx"]["attempt"], 1, "a hub's shutdown does not count as an attempt");
+}
+
+#[test]
+fn a_hub_that_waits_for_its_store_ends_in_order_when_it_is_told_to() {
+    // Takes connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("mongodb://{}/prom?replicaSet=rs0", silent.local_addr().expect("bound"));
+    let mut child = Setup::mongo(&url).command().spawn().expect("the binary starts");
+    let _connection = silent.accept().expect("the hub asks");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signalled");
+    let asked = Instant::now();
+    while child.try_wait().expect("waitable").is_none() && asked.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let output = child.wait_with_output().expect("waitable");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    // The driver gives a server up after half a minute; the hub did not wait for that.
+    assert!(asked.elapsed() < Duration::from_secs(20), "it took {:?}", asked.elapsed());
 }
 
 #[tokio::test]

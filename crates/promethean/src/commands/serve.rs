@@ -24,8 +24,10 @@ use crate::exit::{Exit, Failure};
 use crate::notify::Notify;
 use crate::outbox;
 
-/// How long the drain may take, over all.
+/// How long the end may take, over all.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+/// How long of it the outbox may take.
+const OUTBOX_DEADLINE: Duration = Duration::from_millis(1_250);
 
 /// Runs the hub to its end; `demo`: with the demo's processes and page.
 pub(super) fn run(config: &Config, demo: bool) -> Result<(), Failure> {
@@ -47,7 +49,11 @@ async fn serve(config: &Config, demo: bool) -> Result<(), Failure> {
         Some((cert, key)) => Some(Tls::open(cert, key).map_err(Failure::usage)?),
         None => None,
     };
-    let opened = compose::open_store(config).await?;
+    // Recovery and a MongoDB that does not answer take their time, and nothing is promised yet.
+    let opened = tokio::select! {
+        opened = compose::open_store(config) => opened?,
+        () = signals.end() => return Ok(()),
+    };
     let store = Arc::clone(&opened.store);
     let ended = serve_over(config, demo, opened, tls, &mut signals).await;
     if ended.is_err() {
@@ -65,7 +71,10 @@ async fn serve_over(
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     let outbox = match &config.outbox {
-        Some(outbox) => Some(outbox.place.open(&outbox.table, promethean_outbox::Schema::Create).await?),
+        Some(outbox) => tokio::select! {
+            opened = outbox.place.open(&outbox.table, promethean_outbox::Schema::Create) => Some(opened?),
+            () = signals.end() => return opened.store.close().await.map_err(Failure::failed),
+        },
         None => None,
     };
     let bound = Bound::open(config).await?;
@@ -79,7 +88,10 @@ async fn serve_over(
         super::demo::start(&hub).await?;
     }
     compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()));
-    let drainer = config.outbox.as_ref().zip(outbox).map(|(outbox, store)| outbox::start(outbox, store, &hub));
+    let drainer = config.outbox.as_ref().zip(outbox).map(|(outbox, store)| {
+        // A stop takes twice the grace at most.
+        outbox::start(outbox, store, &hub, OUTBOX_DEADLINE / 2)
+    });
     say(&ready);
     let notify = Notify::from(&|name| std::env::var_os(name));
     notify.ready(&ready);
@@ -101,24 +113,32 @@ async fn serve_over(
         }
     };
     notify.stopping();
-    if let Some(drainer) = drainer {
-        // Before the bus refuses: what the outbox has claimed is published or given back.
-        let _ = tokio::time::timeout(DRAIN_DEADLINE / 4, drainer.stop()).await;
-    }
-    if let Some(reason) = failed {
-        tracing::error!(reason, "the store has failed");
-        hub.drain.begin();
-        // Time to tell whoever waits for an answer.
-        let _ = tokio::time::timeout(Duration::from_secs(1), hub.drain.drained()).await;
-        return Err(Failure::failed(format!("the store has failed: {reason}")));
-    }
+    let ending = async {
+        if let Some(drainer) = drainer {
+            // Before the bus refuses: what the outbox has claimed is published or given back.
+            let _ = tokio::time::timeout(OUTBOX_DEADLINE, drainer.stop()).await;
+        }
+        match failed {
+            Some(reason) => Err(give_up(&hub.drain, &reason).await),
+            None => drain(&hub.drain, &hub.bus, store.as_ref()).await,
+        }
+    };
     tokio::select! {
-        ended = tokio::time::timeout(DRAIN_DEADLINE, drain(&hub.drain, &hub.bus, store.as_ref())) => match ended {
+        ended = tokio::time::timeout(DRAIN_DEADLINE, ending) => match ended {
             Ok(ended) => ended,
             Err(_) => Err(Failure::failed(format!("the shutdown took longer than {DRAIN_DEADLINE:?}"))),
         },
-        () = signals.second() => Err(Failure::new(Exit::Interrupted, "interrupted a second time: ended at once")),
+        () = signals.end() => Err(Failure::new(Exit::Interrupted, "interrupted a second time: ended at once")),
     }
+}
+
+/// The end of a hub whose store has failed.
+async fn give_up(drain: &Drain, reason: &str) -> Failure {
+    tracing::error!(reason, "the store has failed");
+    drain.begin();
+    // Time to tell whoever waits for an answer.
+    let _ = tokio::time::timeout(Duration::from_secs(1), drain.drained()).await;
+    Failure::failed(format!("the store has failed: {reason}"))
 }
 
 /// Leases go back while their holders are still there, so that the deliveries do not count as attempts; then
@@ -129,7 +149,7 @@ async fn drain(drain: &Drain, bus: &promethean_bus::Bus, store: &dyn Store) -> R
     // Other hubs take over at once.
     let _ = tokio::time::timeout(DRAIN_DEADLINE / 8, bus.leave()).await;
     drain.begin();
-    if tokio::time::timeout(DRAIN_DEADLINE / 2, drain.drained()).await.is_err() {
+    if tokio::time::timeout(DRAIN_DEADLINE * 3 / 8, drain.drained()).await.is_err() {
         tracing::warn!("some connections did not finish in time and are cut off");
     }
     store.close().await.map_err(|error| Failure::failed(format!("closing the store: {error}")))?;
@@ -183,7 +203,8 @@ impl Signals {
         }
     }
 
-    async fn second(&mut self) {
+    /// Waits for one that asks for the end.
+    async fn end(&mut self) {
         while let Asked::Reload = self.next().await {}
     }
 }
