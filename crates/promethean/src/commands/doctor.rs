@@ -35,9 +35,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let report = check(&args.dir).map_err(Failure::failed)?;
     bar.finish_and_clear();
     if args.json {
-        out::line(&serde_json::to_string_pretty(&report).map_err(Failure::failed)?)?;
+        out::report(&serde_json::to_string_pretty(&report).map_err(Failure::failed)?)?;
     } else {
-        out::line(&report.to_string())?;
+        out::report(&report.to_string())?;
     }
     if report.is_sound() {
         return Ok(());

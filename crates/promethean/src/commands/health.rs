@@ -14,7 +14,8 @@ pub(crate) fn run(args: &HealthArgs) -> Result<(), Failure> {
     let (status, ready) = (answer.status, answer.status == 200);
     let said = answer.said();
     if args.json {
-        out::json(&serde_json::json!({ "server": peer.server(), "ready": ready, "status": status, "said": said }))?;
+        let told = serde_json::json!({ "server": peer.server(), "ready": ready, "status": status, "said": said });
+        out::report(&told.to_string())?;
     } else if ready {
         out::line("ready")?;
         out::hint("promethean topic list");

@@ -56,6 +56,15 @@ pub(super) fn line(text: &str) -> Result<(), Failure> {
     bytes(format!("{text}\n").as_bytes())
 }
 
+/// A line before a verdict, which is the exit code and counts also where nobody reads the line.
+pub(super) fn report(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => print::written(written),
+    }
+}
+
 /// Bytes on standard output, as they are.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();

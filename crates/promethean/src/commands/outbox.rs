@@ -1,6 +1,5 @@
 //! `promethean outbox`: drains an outbox into a hub, lists its rows, tries parked ones again.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,8 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::{hub, print};
+use super::hub;
+use super::out::{self, Table};
 use crate::args::{DrainArgs, OutboxAt, OutboxCommand};
 use crate::config::duration;
 use crate::exit::{Exit, Failure};
@@ -29,8 +29,8 @@ pub(crate) fn run(command: OutboxCommand) -> Result<(), Failure> {
             let which = if all { Which::All } else { Which::Ids(ids) };
             let retried = store.retry(&which).await.map_err(Failure::failed)?;
             match json {
-                true => println!("{}", json!({"retried": retried})),
-                false => println!("{retried} rows are pending again"),
+                true => out::json(&json!({"retried": retried}))?,
+                false => out::line(&format!("{retried} rows are pending again"))?,
             }
             match which {
                 Which::Ids(_) if retried == 0 => {
@@ -57,18 +57,20 @@ fn status_of(text: &str) -> Result<Option<Status>, Failure> {
 }
 
 fn show(rows: &[Row], as_json: bool) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    for row in rows {
-        let line = if as_json {
-            row_json(row)?
-        } else {
-            let key = row.key.as_deref().map_or_else(String::new, |key| format!(" [{key}]"));
-            let err = row.last_err.as_deref().map_or_else(String::new, |err| format!(" {err}"));
-            format!("{} {} {} attempts={}{key}{}", row.id, row.status, row.topic, row.attempts, err.replace('\n', " "))
-        };
-        print::written(writeln!(out, "{line}"))?;
+    if as_json {
+        return rows.iter().try_for_each(|row| out::line(&row_json(row)?));
     }
-    print::written(out.flush())
+    let mut table = Table::new(&["ID", "STATUS", "TOPIC", "KEY", "ATTEMPTS", "WHY"]);
+    for row in rows {
+        let or_none = |text: Option<&str>| text.unwrap_or("-").to_owned();
+        let (key, why) = (or_none(row.key.as_deref()), or_none(row.last_err.as_deref()));
+        table.row([row.id.to_string(), row.status.to_string(), row.topic.clone(), key, row.attempts.to_string(), why]);
+    }
+    table.print()?;
+    if rows.iter().any(|row| row.status == Status::Error) {
+        out::hint("promethean outbox retry --all");
+    }
+    Ok(())
 }
 
 fn row_json(row: &Row) -> Result<String, Failure> {
@@ -139,7 +141,7 @@ async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Fail
     let snapshot = drainer.stop().await;
     // What is not confirmed by now was given back.
     let _ = tokio::time::timeout(Duration::from_secs(1), client.close()).await;
-    report(&snapshot, args.json);
+    report(&snapshot, args.json)?;
     match ended {
         Some(reason) => Err(Failure::new(Exit::Denied, format!("the outbox is no longer drained: {reason}"))),
         None => Ok(()),
@@ -161,12 +163,12 @@ async fn connect(args: &DrainArgs) -> Result<promethean_client::Client, Failure>
     }
 }
 
-fn report(snapshot: &Snapshot, as_json: bool) {
+fn report(snapshot: &Snapshot, as_json: bool) -> Result<(), Failure> {
     let Snapshot { stats, sent, errors, parked } = snapshot;
     if as_json {
         let left = json!({"pending": stats.pending, "claimed": stats.claimed, "parked": stats.parked});
-        println!("{}", json!({"sent": sent, "errors": errors, "parked": parked, "left": left}));
-    } else {
-        eprintln!("{sent} sent, {errors} errors, {parked} parked; {} left", stats.pending + stats.claimed);
+        return out::json(&json!({"sent": sent, "errors": errors, "parked": parked, "left": left}));
     }
+    eprintln!("{sent} sent, {errors} errors, {parked} parked; {} left", stats.pending + stats.claimed);
+    Ok(())
 }

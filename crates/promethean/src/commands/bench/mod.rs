@@ -210,16 +210,16 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
 
 fn print(report: &Report, json: bool) -> Result<(), Failure> {
     if json {
-        return out::json(report);
+        return out::report(&serde_json::to_string(report).map_err(Failure::failed)?);
     }
-    out::line(&format!(
+    out::report(&format!(
         "{}: {} events in {:.2} s, {:.0} events/s",
         report.mode, report.events, report.seconds, report.events_per_second
     ))?;
     for (until, latency) in [("delivery", &report.latency_ms), ("the ack's answer", &report.ack_latency_ms)] {
         if let Some(Latency { p50, p90, p99, p999, max }) = latency {
             let rest = format!("p90 {p90:.2}, p99 {p99:.2}, p99.9 {p999:.2}, max {max:.2}");
-            out::line(&format!("publish to {until}: p50 {p50:.2} ms, {rest}"))?;
+            out::report(&format!("publish to {until}: p50 {p50:.2} ms, {rest}"))?;
         }
     }
     Ok(())
