@@ -21,6 +21,7 @@ use promethean_event::frame::ask;
 use promethean_gateway::auth::Secret;
 use promethean_gateway::cluster::{Asked, read_seek, read_status};
 use promethean_store::Peer;
+use tokio::sync::watch;
 
 use link::{Link, Said};
 pub(crate) use place::Place;
@@ -132,7 +133,9 @@ impl Relays for Ways {
             };
             let answer = link.subscribe(&topic, subscription, deliveries, write);
             // From here on, whatever happens, dropping this unsubscribes.
-            let member = Member { link, topic: topic.clone(), group };
+            let (pauses, wanted) = watch::channel(false);
+            tokio::spawn(keep_paused(Arc::clone(&link), topic.clone(), group.clone(), wanted));
+            let member = Member { link, topic: topic.clone(), group, pauses };
             let said = answer_in_time(answer).await?;
             let cursor = said.result.map_err(refused)?.and_then(|cursor| serde_json::from_str(&cursor).ok());
             let cursor = cursor.ok_or_else(|| lost("the owner's OK has no cursor"))?;
@@ -166,6 +169,26 @@ struct Member {
     link: Arc<Link>,
     topic: Topic,
     group: Group,
+    /// Whether the subscriber wants to be paused.
+    pauses: watch::Sender<bool>,
+}
+
+/// Tells the owner what the subscriber wants, one frame at a time: of a client that pauses and resumes without end only
+/// the last wish is kept.
+async fn keep_paused(link: Arc<Link>, topic: Topic, group: Group, mut wanted: watch::Receiver<bool>) {
+    while wanted.changed().await.is_ok() {
+        let paused = *wanted.borrow_and_update();
+        let said = link.call(|corr| {
+            let mut frame = Vec::new();
+            match paused {
+                true => ask::pause(&mut frame, corr, topic.as_str(), Some(&group)),
+                false => ask::resume(&mut frame, corr, topic.as_str(), Some(&group)),
+            }
+            frame
+        });
+        // A link that is lost ends the member, and a new one is told again.
+        let _ = answer_in_time(said).await;
+    }
 }
 
 impl Drop for Member {
@@ -264,14 +287,6 @@ impl Remote for Member {
     }
 
     fn pause(&self, paused: bool) {
-        let (topic, group) = (&self.topic, &self.group);
-        drop(self.link.call(|corr| {
-            let mut frame = Vec::new();
-            match paused {
-                true => ask::pause(&mut frame, corr, topic.as_str(), Some(group)),
-                false => ask::resume(&mut frame, corr, topic.as_str(), Some(group)),
-            }
-            frame
-        }));
+        self.pauses.send_replace(paused);
     }
 }
