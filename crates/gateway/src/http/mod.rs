@@ -19,6 +19,7 @@ mod publish;
 mod query;
 mod replay;
 mod route;
+mod shapes;
 
 use std::sync::Arc;
 
@@ -180,7 +181,7 @@ pub(crate) static ROUTES: &[Route] = &[
         params: &[],
         body: &[],
         content: "application/json",
-        schema: "",
+        schema: "Document",
         errors: &[],
         open: true,
         handler: || get(openapi_json),
@@ -192,7 +193,7 @@ pub(crate) static ROUTES: &[Route] = &[
         params: &[],
         body: &[],
         content: "application/json",
-        schema: "",
+        schema: "Document",
         errors: &[],
         open: true,
         handler: || get(asyncapi_json),

@@ -3,8 +3,8 @@
 use promethean_event::frame::shape::EVENT;
 use serde_json::{Map, Value, json};
 
-use super::Route;
 use super::route::Param;
+use super::{Route, shapes};
 use crate::schema;
 
 /// The document of `routes`.
@@ -83,23 +83,7 @@ fn parameter(param: &Param) -> Value {
 }
 
 fn schemas() -> Value {
-    let text = || json!({ "type": "string" });
-    let id = || json!({ "type": "string", "format": "uuid" });
-    let number = || json!({ "type": "integer", "minimum": 0 });
-    let list = |items: Value| json!({ "type": "array", "items": items });
-    let event = || json!({ "$ref": "#/components/schemas/Event" });
-    let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required });
-    json!({
-        "Event": schema::part(&EVENT),
-        "Error": object(json!({ "error": text(), "code": text() }), &["error", "code"]),
-        "Status": object(json!({ "status": text() }), &["status"]),
-        "Published": { "oneOf": [
-            object(json!({ "id": id(), "seq": number(), "duplicate": { "type": "boolean" } }), &["id", "seq"]),
-            object(json!({ "ids": list(id()), "count": number() }), &["ids", "count"]),
-        ] },
-        "Replay": object(
-            json!({ "topic": text(), "count": number(), "events": list(event()), "next": id() }),
-            &["topic", "count", "events"],
-        ),
-    })
+    let mut schemas = shapes::schemas();
+    schemas.insert("Event".to_owned(), schema::part(&EVENT));
+    Value::Object(schemas)
 }

@@ -77,6 +77,7 @@ const fn reads(
     path: &'static str,
     about: &'static str,
     params: &'static [Param],
+    schema: &'static str,
     handler: fn() -> axum::routing::MethodRouter<Arc<Hub>>,
 ) -> Route {
     Route {
@@ -86,7 +87,7 @@ const fn reads(
         params,
         body: &[],
         content: "application/json",
-        schema: "",
+        schema,
         errors: &[400, 401, 403, 404, 429, 503],
         open: false,
         handler,
@@ -99,6 +100,7 @@ const fn changes(
     path: &'static str,
     about: &'static str,
     params: &'static [Param],
+    schema: &'static str,
     handler: fn() -> axum::routing::MethodRouter<Arc<Hub>>,
 ) -> Route {
     Route {
@@ -108,7 +110,7 @@ const fn changes(
         params,
         body: &["application/json"],
         content: "application/json",
-        schema: "",
+        schema,
         errors: &[400, 401, 403, 404, 429, 500, 503],
         open: false,
         handler,
@@ -121,39 +123,42 @@ pub(crate) static ROUTES: &[Route] = &[
         content: "text/html; charset=utf-8",
         open: true,
         errors: &[],
-        ..reads("/", "The dashboard.", &[], || get(dashboard::index))
+        ..reads("/", "The dashboard.", &[], "", || get(dashboard::index))
     },
-    reads("/hub", "Whom am I talking to.", &[], || get(about::about)),
+    reads("/hub", "Whom am I talking to.", &[], "Hub", || get(about::about)),
     reads(
         "/topics",
         "All topics with counts, sizes and rates.",
         &[Param::optional("topic", "Only this topic, where it exists.")],
+        "Topics",
         || get(topics::topics),
     ),
-    reads("/settings", "What is kept of a topic, and how it is spread.", &[TOPIC], || get(settings::show)),
-    changes("PUT", "/settings", "Changes a topic's settings.", &[TOPIC], || put(settings::change)),
+    reads("/settings", "What is kept of a topic, and how it is spread.", &[TOPIC], "Settings", || get(settings::show)),
+    changes("PUT", "/settings", "Changes a topic's settings.", &[TOPIC], "Settings", || put(settings::change)),
     reads(
         "/groups",
         "All groups, or those of a topic.",
         &[Param::optional("topic", "Only groups of this topic.")],
+        "Groups",
         || get(groups::groups),
     ),
     Route {
         body: &[],
-        ..changes("DELETE", "/groups", "Forgets a group that has no members.", &[TOPIC, GROUP], || {
+        ..changes("DELETE", "/groups", "Forgets a group that has no members.", &[TOPIC, GROUP], "Forgotten", || {
             delete(groups::forget)
         })
     },
-    reads("/connections", "The open WebSockets.", &[], || get(connections::connections)),
-    reads("/cursors", "Where the groups of a topic stand.", &[TOPIC], || get(groups::cursors)),
+    reads("/connections", "The open WebSockets.", &[], "Connections", || get(connections::connections)),
+    reads("/cursors", "Where the groups of a topic stand.", &[TOPIC], "Cursors", || get(groups::cursors)),
     changes(
         "PUT",
         "/cursors",
         "Moves a group's cursor.",
         &[TOPIC, GROUP, Param::optional("dryRun", "1: only says what would be.")],
+        "Moved",
         || put(seek::seek),
     ),
-    reads("/lag", "How far a group is behind.", &[TOPIC, GROUP], || get(groups::lag)),
+    reads("/lag", "How far a group is behind.", &[TOPIC, GROUP], "Lag", || get(groups::lag)),
     reads(
         "/latest-by-key",
         "The latest event of a key, of several keys, or of all live keys, page by page.",
@@ -164,6 +169,7 @@ pub(crate) static ROUTES: &[Route] = &[
             Param::optional("limit", "Without a key: most keys, 1,000 if left out."),
             Param::optional("at", "As of this time, epoch milliseconds: only events with ts at or before it count."),
         ],
+        "LatestByKey",
         || get(keys::latest_by_key),
     ),
     reads(
@@ -175,9 +181,10 @@ pub(crate) static ROUTES: &[Route] = &[
             Param::optional("limit", "Most letters, 1 to 1,000; 100 if left out."),
             Param::optional("groups", "Without a topic, 1: how many letters each group has."),
         ],
+        "Dead",
         || get(dead_letters::dead_letters),
     ),
-    changes("POST", "/dlq/redrive", "Sends dead letters back to their topic, each once.", &[TOPIC], || {
+    changes("POST", "/dlq/redrive", "Sends dead letters back to their topic, each once.", &[TOPIC], "Redrive", || {
         post(dead_letters::redrive)
     }),
     reads(
@@ -188,40 +195,37 @@ pub(crate) static ROUTES: &[Route] = &[
             Param::optional("group", "Of this group of the topic."),
             Param::optional("since", "Only samples after this time."),
         ],
+        "Samples",
         || get(samples::samples),
     ),
     reads(
         "/inflight",
         "Who holds which events of a group, and which wait.",
         &[TOPIC, GROUP, Param::optional("limit", "Most of each kind, 1 to 1,000; 100 if left out.")],
+        "InFlight",
         || get(inflight::inflight),
     ),
-    reads("/explain", "Why a group does not move.", &[TOPIC, GROUP], || get(explain::explain)),
-    reads("/event", "One event, by its id.", &[ID], || get(causality::event)),
+    reads("/explain", "Why a group does not move.", &[TOPIC, GROUP], "Explanation", || get(explain::explain)),
+    reads("/event", "One event, by its id.", &[ID], "Event", || get(causality::event)),
     reads(
         "/causality",
         "What led to an event and what followed from it.",
         &[ID, Param::optional("limit", "Most events, 1 to 1,000; 200 if left out.")],
+        "Causality",
         || get(causality::causality),
     ),
     Route {
         content: "application/octet-stream",
-        ..reads("/backup", "Everything, as one stream: groups, settings, events. Needs admin.", &[], || {
+        ..reads("/backup", "Everything, as one stream: groups, settings, events. Needs admin.", &[], "", || {
             get(backup::backup)
         })
     },
-    Route { content: "text/plain", ..reads("/metrics", "Prometheus text.", &[], || get(metrics::metrics)) },
+    Route { content: "text/plain", ..reads("/metrics", "Prometheus text.", &[], "", || get(metrics::metrics)) },
+    Route { open: true, errors: &[], ..reads("/healthz", "Whether the hub lives.", &[], "Status", || get(healthz)) },
     Route {
-        schema: "Status",
-        open: true,
-        errors: &[],
-        ..reads("/healthz", "Whether the hub lives.", &[], || get(healthz))
-    },
-    Route {
-        schema: "Status",
         open: true,
         errors: &[503],
-        ..reads("/readyz", "Whether the hub takes requests.", &[], || get(readyz))
+        ..reads("/readyz", "Whether the hub takes requests.", &[], "Status", || get(readyz))
     },
 ];
 
