@@ -7,7 +7,7 @@ export interface Notice { tone: "bad" | "warn"; text: string; link: string }
 
 const LATE_MS = 60_000;
 const LOW_DISK = 1e9;
-/** The hub lets a connection have a mebibyte waiting (max_outbound_bytes); at that it does not read. */
+/** The hub lets a connection have a mebibyte waiting (max_outbound_bytes); at that it reads slower than it is sent to. */
 const FULL = 9e5;
 
 export function attention(groups: Group[], connections: Connection[], hub: Hub | undefined, dead: { topic: string; letters: number }[]): Notice[] {
@@ -22,7 +22,7 @@ export function attention(groups: Group[], connections: Connection[], hub: Hub |
   }
   for (const { topic, letters } of dead) if (letters > 0) found.push({ tone: "warn", text: `${many(letters, "dead letter")} of ${topic}.`, link: href("dead-letters", { topic }) });
   for (const connection of connections)
-    if (connection.bufferedBytes > FULL) found.push({ tone: "warn", text: `Connection ${connection.sub ?? connection.peer} does not read: ${bytes(connection.bufferedBytes)} wait for it.`, link: href("connections", { id: connection.id }) });
+    if (connection.bufferedBytes > FULL) found.push({ tone: "warn", text: `Connection ${connection.sub ?? connection.peer} reads slowly: ${bytes(connection.bufferedBytes)} wait for it.`, link: href("connections", { id: connection.id }) });
   return found.sort((a, b) => (a.tone === b.tone ? 0 : a.tone === "bad" ? -1 : 1));
 }
 

@@ -42,10 +42,10 @@ describe("what needs attention", () => {
       ["warn", "1 dead letter of t."],
     ]);
   });
-  it("names a connection that does not read, at the most that the hub keeps for one", () => {
+  it("names a connection that reads slowly, at the most that the hub keeps for one", () => {
     const slow = { id: "c7", peer: "10.0.0.1:5", since: 0, subscriptions: [], bufferedBytes: 1_048_576 };
     const found = attention([], [slow, { ...slow, bufferedBytes: 100_000 }], undefined, []);
-    expect(found.map((n) => [n.text, n.link])).toEqual([["Connection 10.0.0.1:5 does not read: 1.0 MB wait for it.", "#/connections?id=c7"]]);
+    expect(found.map((n) => [n.text, n.link])).toEqual([["Connection 10.0.0.1:5 reads slowly: 1.0 MB wait for it.", "#/connections?id=c7"]]);
   });
   it("is quiet when all is well", () => {
     expect(attention([group({})], [], undefined, [{ topic: "t", letters: 0 }])).toEqual([]);

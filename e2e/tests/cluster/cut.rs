@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::pair::{Pair, ack, event, publish, subscribe};
 use crate::way::Way;
 
-/// What the issue promises for a hub that loses MongoDB.
+/// What docs/clustering.md promises of a hub that loses MongoDB.
 const TAKEOVER: Duration = Duration::from_secs(10);
 
 /// Two hubs, of which others reach the first over a way.
@@ -121,7 +121,9 @@ async fn a_hub_that_loses_mongodb_alone_says_so_and_another_takes_its_groups_ove
     assert_eq!(second, 2);
     ack(&mut b, "lost.t", "g", &next).await;
     way.mend();
+    let mended = Instant::now();
     while get(hub_a.http, "/readyz").await.status != 200 {
+        assert!(mended.elapsed() < Duration::from_secs(60), "not ready again");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // The subscriber never left: it is served by the new owner.

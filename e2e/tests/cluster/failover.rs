@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 const TOPIC: &str = "over.load";
 const GROUP: &str = "g";
-/// What the issue promises.
+/// What docs/clustering.md promises.
 const TAKEOVER: Duration = Duration::from_secs(10);
 const WINDOW: usize = 16;
 /// Between two publishes of one publisher: the machine has other scenarios to run too.

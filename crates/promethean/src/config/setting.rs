@@ -184,6 +184,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "otlp_endpoint",
         "URL",
         None,
-        "An OpenTelemetry collector (OTLP over HTTP) for spans of events that carry a sampled traceparent",
+        "An OpenTelemetry collector (OTLP over HTTP) for spans of events that carry a sampled traceparent; needs a build with the feature otel",
     ),
 ];
