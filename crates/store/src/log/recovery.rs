@@ -19,7 +19,7 @@ use super::options::{OpenError, Options};
 use super::rebuild;
 use super::shared::{Sealed, Shared};
 use super::writer::{Writer, step};
-use crate::{Tail, Version};
+use crate::Version;
 
 pub(super) const FORMAT: &str = "FORMAT";
 pub(super) const FORMAT_TEXT: &str = "promethean log 1\n";
@@ -58,10 +58,6 @@ pub(super) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Lock), Open
     let version = replay.version;
     retire_settled(&shared)?;
     let journal = go_on(&mut replay, &files, &scans)?;
-    for topic in &shared.topics.read().by_number {
-        let seq = topic.inner.lock().last_seq;
-        topic.watch.send_replace(Tail { seq });
-    }
     let writer = Writer::new(shared.clone(), journal, version);
     Ok((shared, writer, lock))
 }

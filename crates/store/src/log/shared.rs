@@ -117,7 +117,7 @@ impl Topics {
     /// The end of a topic that may come to be.
     pub(super) fn watch(&mut self, name: &Topic) -> watch::Receiver<Tail> {
         if let Some(state) = self.get(name) {
-            return state.watch.subscribe();
+            return state.subscribe();
         }
         if self.awaited.len() >= MAX_AWAITED && !self.awaited.contains_key(name) {
             self.awaited.retain(|_, sender| sender.receiver_count() > 0);

@@ -117,7 +117,7 @@ impl EventLog for Log {
 
     fn watch(&self, topic: &Topic) -> watch::Receiver<Tail> {
         if let Some(state) = self.shared.topics.read().get(topic) {
-            return state.watch.subscribe();
+            return state.subscribe();
         }
         self.shared.topics.write().watch(topic)
     }

@@ -31,7 +31,7 @@ const STEPS: usize = 1024;
 pub(super) struct TopicState {
     pub(super) name: Topic,
     pub(super) number: u32,
-    pub(super) watch: watch::Sender<Tail>,
+    watch: watch::Sender<Tail>,
     pub(super) inner: Mutex<Inner>,
 }
 
@@ -50,6 +50,8 @@ pub(super) struct Inner {
     pub(super) frame: u64,
     /// It is among the topics whose keys the writer takes in.
     pub(super) unkeyed: bool,
+    /// Somebody may wait for its tail. While nobody does, `watch` is not kept up to date.
+    pub(super) watched: bool,
 }
 
 /// A topic's part of one journal file.
@@ -90,8 +92,30 @@ impl TopicState {
             groups: entry.groups.clone(),
             frame: 0,
             unkeyed: false,
+            watched: true,
         };
         Self { name: entry.name.clone(), number, watch, inner: Mutex::new(inner) }
+    }
+
+    /// Its tail, from now on. Under the lock: who comes either sees the newest event or is seen by its announcement.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Tail> {
+        let mut inner = self.inner.lock();
+        inner.watched = true;
+        if self.watch.receiver_count() == 0 {
+            self.watch.send_replace(Tail { seq: inner.last_seq });
+        }
+        self.watch.subscribe()
+    }
+
+    /// Tells those who wait for it what its tail is now.
+    pub(super) fn announce(&self) {
+        let mut inner = self.inner.lock();
+        inner.watched = self.watch.receiver_count() > 0;
+        if inner.watched {
+            let tail = Tail { seq: inner.last_seq };
+            drop(inner);
+            self.watch.send_replace(tail);
+        }
     }
 
     /// The topic with all its unsettled events in the maps of keys. The writer gets in between the steps.

@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use promethean_event::EventId;
-use tokio::sync::watch;
 
 use super::super::shared::Shared;
 use super::super::topic::TopicState;
 use super::frame::{Answer, Change, Frame, Unseen};
-use crate::Tail;
 
 /// Events whose keys are taken in between two looks at the queue.
 const KEYS: usize = 64;
@@ -21,8 +19,8 @@ pub(super) struct Publisher {
     frame: u64,
     /// The frame's ids that clients made.
     clients: Vec<EventId>,
-    /// Topics of the frame.
-    touched: Vec<Arc<TopicState>>,
+    /// Topics of the frame whose tail somebody may wait for.
+    watched: Vec<Arc<TopicState>>,
     /// Topics with events whose keys are not taken in yet.
     unkeyed: Vec<Arc<TopicState>>,
 }
@@ -41,16 +39,17 @@ impl Publisher {
             }
         }
         self.clients.extend(frame.events.iter().filter(|event| event.client).map(|event| event.id));
-        let mut events = frame.events.drain(..);
+        let (mut events, mut created) = (frame.events.drain(..), false);
         for run in frame.runs.drain(..) {
             let mut inner = run.topic.inner.lock();
+            created |= inner.last_seq == 0;
             inner.extend(journal, events.by_ref().take(run.events));
-            if std::mem::replace(&mut inner.frame, self.frame) != self.frame {
-                let unlisted = !std::mem::replace(&mut inner.unkeyed, true);
-                drop(inner);
-                self.unkeyed.extend(unlisted.then(|| run.topic.clone()));
-                self.touched.push(run.topic);
-            }
+            let first = std::mem::replace(&mut inner.frame, self.frame) != self.frame;
+            let unlisted = !std::mem::replace(&mut inner.unkeyed, true);
+            let watched = first && inner.watched;
+            drop(inner);
+            self.watched.extend(watched.then(|| run.topic.clone()));
+            self.unkeyed.extend(unlisted.then_some(run.topic));
         }
         drop(events);
         // Not before they are found otherwise.
@@ -82,11 +81,7 @@ impl Publisher {
                 }
             }
         }
-        let mut created = false;
-        for topic in self.touched.drain(..) {
-            let seq = topic.inner.lock().last_seq;
-            created |= announce(&topic.watch, Tail { seq }).seq == 0;
-        }
+        self.watched.drain(..).for_each(|topic| topic.announce());
         if created {
             shared.created.send_modify(|version| *version += 1);
         }
@@ -104,21 +99,4 @@ impl Publisher {
         }
         true
     }
-}
-
-/// Sets the tail and wakes who waits for it; returns the one before. Where nobody does, nobody is woken: whoever
-/// comes is counted before he looks, so he either sees the new tail or is seen after it was set.
-fn announce(watch: &watch::Sender<Tail>, tail: Tail) -> Tail {
-    if watch.receiver_count() > 0 {
-        return watch.send_replace(tail);
-    }
-    let mut before = tail;
-    watch.send_if_modified(|now| {
-        before = std::mem::replace(now, tail);
-        false
-    });
-    if watch.receiver_count() > 0 {
-        watch.send_replace(tail);
-    }
-    before
 }
