@@ -70,7 +70,8 @@ async fn the_commands_of_every_page_work() {
 
 /// The commands of a block, each with its line on the page: one goes on while the shell cannot read it yet.
 fn lines(first: usize, block: &str) -> Vec<(usize, String)> {
-    let (mut found, mut open): (Vec<(usize, String)>, Option<(usize, String)>) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut open: Option<(usize, String)> = None;
     for (line, text) in (first..).zip(block.lines()) {
         let (began, mut command) = open.take().unwrap_or((line, String::new()));
         command.push_str(text);
