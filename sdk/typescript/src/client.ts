@@ -137,7 +137,7 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
   }
 
   private _frame(frame: Frame): void {
-    const sub = this._subs.get(keyOf(frame.topic, frame.group));
+    const sub = frame.topic === undefined ? undefined : this._subs.get(keyOf(frame.topic, frame.group));
     if (frame.op === "EVENT") sub?._deliver([frame as any]);
     else if (frame.op === "EVENTS") sub?._deliver(frame.events);
     // An ERR that names a subscription ends it; a hub that shuts down closes the connection, and the next one takes it up.

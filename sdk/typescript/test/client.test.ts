@@ -283,6 +283,14 @@ describe("subscriptions", () => {
     await client.subscribe("t", "g", () => {});
   });
 
+  it("are not ended by an ERR that names none", async () => {
+    const client = make();
+    const sub = await client.subscribe("undefined", null, () => {});
+    for (const conn of hub.conns) conn.send({ op: "ERR", code: "bad_json", msg: "not JSON" });
+    const ended = await Promise.race([sub.closed.then(() => "ended"), sleep(50).then(() => "there")]);
+    expect(ended).toBe("there");
+  });
+
   it("end with the error when the hub refuses them, also later", async () => {
     const client = make({ backoffMs: [10, 20] });
     hub.intercept = (frame) => { if (frame.topic === "secret") throw new Refusal("forbidden", "not for you"); };
