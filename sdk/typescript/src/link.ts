@@ -11,6 +11,7 @@ interface Call {
   _corr: number;
   _text: string;
   _publish: boolean;
+  _resent?: boolean;
   _done: (error: Error | undefined, frame?: Frame) => void;
 }
 
@@ -176,7 +177,10 @@ export class Link {
         this._heard = Date.now();
         this._watch();
         this._listener._up();
-        for (const call of this._calls.values()) if (call._publish) this._socket!.send(call._text);
+        for (const call of this._calls.values()) if (call._publish) {
+          call._resent = true;
+          this._socket!.send(call._text);
+        }
         this._fill();
         for (const waiter of this._waiters) waiter();
         this._waiters.clear();
@@ -222,6 +226,8 @@ export class Link {
     this._heard = Date.now();
     const frame: Frame = JSON.parse(text);
     const call = this._calls.get(frame.corr);
+    // Sent twice: that it was there already says no more than that the first try had arrived.
+    if (call?._resent) frame.duplicate = frame.duplicates = undefined;
     if (frame.op === "OK") return call?._done(undefined, frame);
     if (frame.op !== "ERR") return this._listener._frame(frame);
     const code = frame.code as Code;

@@ -59,7 +59,10 @@ export interface PublishOptions extends EventOptions, CallOptions {}
 export interface Published {
   id: string;
   seq: number;
-  /** The id was on the topic already (also after a resend whose first answer got lost). */
+  /**
+   * The id was on the topic before this call. Never set for what had to be sent again after a lost connection, where it
+   * would mean no more than that the first try had arrived.
+   */
   duplicate?: boolean;
 }
 
