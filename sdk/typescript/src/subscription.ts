@@ -29,6 +29,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   private _queue: Delivery<T>[] = [];
   private _running = 0;
   private _live = false; // the hub has it on this connection
+  private _known = false; // the hub had it once
   private _stopping = false;
   private _ended = false;
   private _error: Error | undefined;
@@ -135,7 +136,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     this._asking = this._call("SUBSCRIBE", frame).then(
       (answer) => {
         if (this._ended) return;
-        this._live = true;
+        this._live = this._known = true;
         this._isReady(answer.cursor);
         if (this._paused || this._stopping) this._quiet(this._tell("PAUSE"));
         this._flush();
@@ -147,6 +148,9 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
           this._options = { ...this._options, from: "latest" };
           return this._up();
         }
+        // A hub that shuts down closes the connection, and the next one takes it up.
+        if (this._known && error.code === "shutting_down") return;
+        if (this._known) this._link.report(error); // nobody waits for `ready` any more
         this._fail(error);
       },
     );

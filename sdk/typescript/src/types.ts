@@ -149,6 +149,7 @@ export interface ClientOptions {
   pingMs?: number;
   /** Told about every change of the connection. */
   onState?: (state: State) => void;
-  /** Told about what no caller waits for: a lost connection, a failed ack, a refused renewal. */
+  /** Told about what no caller waits for: a lost connection, a failed ack, a refused renewal, a
+   * subscription that the hub refused after a reconnect. */
   onError?: (error: Error) => void;
 }

@@ -283,6 +283,23 @@ describe("subscriptions", () => {
     await client.subscribe("t", "g", () => {});
   });
 
+  it("stay when a hub that shuts down refuses them on a new connection", async () => {
+    const client = make({ backoffMs: [10, 20] });
+    const seen: unknown[] = [];
+    await client.subscribe("t", "g", (event) => void seen.push(event.payload));
+    let draining = true;
+    hub.intercept = (frame) => {
+      if (frame.op !== "SUBSCRIBE" || !draining) return;
+      draining = false;
+      setTimeout(() => { for (const conn of hub.conns) conn.socket.close(1001); }, 20);
+      throw new Refusal("shutting_down", "the hub is draining");
+    };
+    for (const conn of hub.conns) conn.socket.terminate();
+    await until("subscribed again", () => ops("SUBSCRIBE").length === 3);
+    await client.publish("t", 1);
+    await until("the event", () => seen.length === 1);
+  });
+
   it("are not ended by an ERR that names none", async () => {
     const client = make();
     const sub = await client.subscribe("undefined", null, () => {});
@@ -292,7 +309,8 @@ describe("subscriptions", () => {
   });
 
   it("end with the error when the hub refuses them, also later", async () => {
-    const client = make({ backoffMs: [10, 20] });
+    const told: unknown[] = [];
+    const client = make({ backoffMs: [10, 20], onError: (error) => told.push((error as PromError).code) });
     hub.intercept = (frame) => { if (frame.topic === "secret") throw new Refusal("forbidden", "not for you"); };
     expect(await codeOf(client.subscribe("secret", "g", () => {}))).toBe("forbidden");
     const sub = client.subscribe("t", "g");
@@ -302,6 +320,7 @@ describe("subscriptions", () => {
     const reading = (async () => { for await (const _ of sub); })();
     expect(await codeOf(reading)).toBe("forbidden");
     expect(((await sub.closed) as PromError).code).toBe("forbidden");
+    expect(told, "not for the first one: its caller waits").toEqual(["disconnected", "forbidden"]);
   });
 
   it("end with forbidden when a narrower token takes them away", async () => {
