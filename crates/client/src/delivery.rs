@@ -10,6 +10,7 @@ use promethean_event::{EventId, Identified, Millis};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::Error;
 use crate::driver::{Command, Settle};
@@ -68,6 +69,8 @@ pub struct Delivery {
     pub(crate) json: Arc<str>,
     pub(crate) context: DeliveryContext,
     pub(crate) subscription: u64,
+    /// When its lease runs out, unless it is extended.
+    pub(crate) leased_until: Instant,
     pub(crate) commands: mpsc::Sender<Command>,
 }
 

@@ -23,7 +23,8 @@ pub struct Handling {
 }
 
 impl Handling {
-    /// Takes no more events, waits for those that are being handled and their answers, then unsubscribes.
+    /// Takes no more events, gives back those that wait, waits for those that are being handled and their answers, then
+    /// unsubscribes.
     ///
     /// # Errors
     /// Why the hub had ended the subscription before.
@@ -93,7 +94,11 @@ where
             },
         }
     };
-    while running.next().await.is_some() {}
+    // Nothing new; what waits goes to others now, not when the last handler is through.
+    let running = async { while running.next().await.is_some() {} };
+    if let (Err(error), ()) = tokio::join!(events.halt(), running) {
+        tracing::debug!(%error, "what waits was not given back");
+    }
     ended
 }
 

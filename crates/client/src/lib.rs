@@ -38,6 +38,7 @@ mod handler;
 mod link;
 mod pending;
 mod publish;
+mod queue;
 mod settings;
 mod subscription;
 mod token;

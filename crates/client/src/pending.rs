@@ -71,10 +71,10 @@ pub(crate) enum Ask {
     Extend { reply: Reply<()> },
     /// The next token.
     Renew,
-    /// A pause that was asked for, or its end.
-    Hold { reply: Reply<()> },
-    /// Nobody waits.
-    Nothing,
+    /// A pause, or its end, and who asked for it.
+    Hold { subscription: u64, reply: Option<Reply<()>> },
+    /// A step on the way out of a subscription.
+    Leave { subscription: u64 },
 }
 
 /// Everything that waits for an answer.
@@ -91,6 +91,10 @@ pub(crate) enum Outcome {
     Settled,
     /// A subscription is there, or not.
     Subscribed { subscription: u64, result: Result<(), Error> },
+    /// A pause is there, or its end, or not.
+    Held { subscription: u64, reply: Option<Reply<()>>, result: Result<(), Error> },
+    /// A step on the way out of a subscription was answered.
+    Left { subscription: u64, result: Result<(), Error> },
     /// The token was renewed until then (epoch seconds, where the hub says so), or not.
     Renewed(Result<Option<u64>, Error>),
     /// The hub says something by itself.
@@ -174,11 +178,15 @@ impl Pending {
                     let _ = reply.send(result.clone());
                 }
             }
-            Some(Ask::Nack { reply } | Ask::Extend { reply } | Ask::Hold { reply }) => {
+            Some(Ask::Nack { reply } | Ask::Extend { reply }) => {
                 let _ = reply.send(result.clone());
             }
+            Some(Ask::Hold { subscription, reply }) => {
+                return Outcome::Held { subscription, reply, result: result.clone() };
+            }
+            Some(Ask::Leave { subscription }) => return Outcome::Left { subscription, result: result.clone() },
             Some(Ask::Renew) => return Outcome::Renewed(result.clone().map(|()| None)),
-            Some(Ask::Nothing) | None => {}
+            None => {}
         }
         Outcome::Settled
     }
@@ -200,13 +208,13 @@ impl Pending {
                     kept.insert(corr, ask);
                 }
                 // A connection that is lost gives events back too; a new one is told what is held.
-                Ask::Nack { reply } | Ask::Hold { reply } => {
+                Ask::Nack { reply } | Ask::Hold { reply: Some(reply), .. } => {
                     let _ = reply.send(Ok(()));
                 }
                 Ask::Extend { reply } => {
                     let _ = reply.send(Err(Error::Lost));
                 }
-                Ask::Subscribe { .. } | Ask::Renew | Ask::Nothing => {}
+                Ask::Subscribe { .. } | Ask::Hold { .. } | Ask::Leave { .. } | Ask::Renew => {}
             }
         }
         self.asks = kept;
@@ -231,7 +239,9 @@ impl Pending {
         }
         let corrs: Vec<u64> = self.asks.keys().copied().collect();
         for corr in corrs {
-            self.settle(corr, &Err(error.clone()));
+            if let Outcome::Held { reply: Some(reply), result, .. } = self.settle(corr, &Err(error.clone())) {
+                let _ = reply.send(result);
+            }
         }
     }
 }

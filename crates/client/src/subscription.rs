@@ -1,24 +1,24 @@
 //! A stream of deliveries.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use promethean_event::EventId;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::driver::Command;
+use crate::pending::Reply;
+use crate::queue::Reader;
 use crate::{Delivery, Error};
 
 /// At how many waiting deliveries of an ephemeral tail the hub is asked to pause, and at how few to go on.
 pub(crate) const PAUSE_AT: usize = 1_000;
 const RESUME_AT: usize = 100;
 
-/// A stream of deliveries. It survives reconnects; dropping it unsubscribes.
+/// A stream of deliveries. It survives reconnects; dropping it unsubscribes, and what nobody has read goes back to the
+/// group without counting as an attempt.
 #[derive(Debug)]
 pub struct Subscription {
     pub(crate) number: u64,
-    pub(crate) deliveries: mpsc::UnboundedReceiver<Result<Delivery, Error>>,
-    /// How many wait here. Bounded: `maxInFlight` bounds a group's, pausing a tail's.
-    pub(crate) waiting: Arc<AtomicUsize>,
+    /// What waits here is bounded: a group's by `maxInFlight`, a tail's by pausing.
+    pub(crate) deliveries: Reader,
     pub(crate) commands: mpsc::Sender<Command>,
 }
 
@@ -28,12 +28,12 @@ impl Subscription {
     /// # Errors
     /// Why the hub ended the subscription; there are no more deliveries then.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Error> {
-        let Some(next) = self.deliveries.recv().await else { return Ok(None) };
-        if self.waiting.fetch_sub(1, Ordering::AcqRel) == RESUME_AT {
+        let Some((delivery, behind)) = self.deliveries.next().await? else { return Ok(None) };
+        if behind + 1 == RESUME_AT {
             // Without room in the queue the driver has commands to look at anyway, and looks at this too.
             let _ = self.commands.try_send(Command::Resume);
         }
-        next.map(Some)
+        Ok(Some(delivery))
     }
 }
 
@@ -43,7 +43,7 @@ impl Subscription {
     /// # Errors
     /// The subscription has ended.
     pub async fn pause(&self) -> Result<(), Error> {
-        self.hold(true).await
+        self.ask(|subscription, reply| Command::Hold { subscription, held: true, reply }).await
     }
 
     /// Goes on with the deliveries.
@@ -51,20 +51,34 @@ impl Subscription {
     /// # Errors
     /// The subscription has ended.
     pub async fn resume(&self) -> Result<(), Error> {
-        self.hold(false).await
+        self.ask(|subscription, reply| Command::Hold { subscription, held: false, reply }).await
     }
 
-    async fn hold(&self, held: bool) -> Result<(), Error> {
+    /// Ends it as dropping does, gives `unhandled` back too, without counting an attempt, and waits for that.
+    ///
+    /// # Errors
+    /// The hub refused to take them back, or the client is closed: they come again, and count as tried.
+    pub async fn end(self, unhandled: Vec<Delivery>) -> Result<(), Error> {
+        let unhandled: Vec<EventId> = unhandled.iter().map(|delivery| delivery.event.id).collect();
+        self.ask(|subscription, reply| Command::Unsubscribe { subscription, unhandled, reply: Some(reply) }).await
+    }
+
+    /// Takes no more deliveries, and gives back what waits here.
+    pub(crate) async fn halt(&self) -> Result<(), Error> {
+        self.ask(|subscription, reply| Command::Halt { subscription, reply }).await
+    }
+
+    async fn ask(&self, command: impl FnOnce(u64, Reply<()>) -> Command) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
-        let command = Command::Hold { subscription: self.number, held, reply };
-        self.commands.send(command).await.map_err(|_| Error::Closed)?;
+        self.commands.send(command(self.number, reply)).await.map_err(|_| Error::Closed)?;
         answer.await.unwrap_or(Err(Error::Closed))
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // A full queue: the driver finds the receiver gone at the next delivery.
-        let _ = self.commands.try_send(Command::Unsubscribe(self.number));
+        // A full queue: the driver finds that nobody reads when it takes the next command.
+        let goodbye = Command::Unsubscribe { subscription: self.number, unhandled: Vec::new(), reply: None };
+        let _ = self.commands.try_send(goodbye);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use promethean_bus::{Bus, BusOptions};
 use promethean_client::{Client, Code, EventId, From, GiveBack, Publish, SubscribeOptions, Subscription};
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
-use promethean_gateway::limits::Quotas;
+use promethean_gateway::limits::{Quotas, Rate};
 use promethean_gateway::listener::{Intake, Listener};
 use promethean_gateway::{EdgeConfig, Hub, ws};
 use promethean_store::memory::Memory;
@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_tungstenite::tungstenite::{Message, handshake, http};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -24,9 +25,13 @@ async fn patient<T>(future: impl Future<Output = T>) -> T {
 }
 
 async fn hub(auth: AuthConfig) -> (Arc<Hub>, SocketAddr) {
+    hub_with(auth, Quotas::default()).await
+}
+
+async fn hub_with(auth: AuthConfig, quotas: Quotas) -> (Arc<Hub>, SocketAddr) {
     let bus = Bus::new(Arc::new(Memory::new()), BusOptions::default());
     let auth = Authenticator::new(&auth).expect("a configuration");
-    let hub = Arc::new(Hub::new(bus, auth, Quotas::default(), EdgeConfig::default()));
+    let hub = Arc::new(Hub::new(bus, auth, quotas, EdgeConfig::default()));
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
     let addr = listener.local_addr();
     tokio::spawn(listener.serve(ws::router(Arc::clone(&hub)), Intake::new(100, None), hub.drain.watch()));
@@ -331,4 +336,168 @@ async fn what_is_asked_while_nobody_answers_is_answered_when_somebody_does() {
     assert_eq!(published.expect("published").seq, 2);
     subscribed.expect("subscribed");
     assert_eq!(next(&mut events).await.event().payload.get(), "1");
+}
+
+/// Publishes 1 to `count`.
+async fn publish(client: &Client, count: u32) {
+    let events = (1..=count).map(|n| Publish::new(&n).expect("JSON")).collect();
+    client.publish_batch("a", events).await.expect("published");
+}
+
+#[tokio::test]
+async fn what_nobody_has_read_goes_back_without_counting_as_an_attempt() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let client = connect(&format!("ws://{addr}")).await;
+    publish(&client, 10).await;
+    // More often than an event is tried.
+    for round in 1..=6 {
+        let mut events = client.subscribe("a", Some("g"), from_earliest()).await.expect("subscribed");
+        let delivery = next(&mut events).await;
+        assert_eq!((delivery.event().seq, delivery.context().attempt), (round, 1));
+        if round % 2 == 0 {
+            delivery.ack().await.expect("acked");
+        } else {
+            delivery.ack().await.expect("acked");
+            let unhandled = vec![next(&mut events).await, next(&mut events).await];
+            events.end(unhandled).await.expect("given back");
+        }
+    }
+    let mut events = client.subscribe("a", Some("g"), from_earliest()).await.expect("subscribed");
+    for seq in 7..=10 {
+        let delivery = next(&mut events).await;
+        assert_eq!((delivery.event().seq, delivery.context().attempt), (seq, 1));
+    }
+}
+
+#[tokio::test]
+async fn closing_the_client_gives_back_what_waits() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let url = format!("ws://{addr}");
+    let client = connect(&url).await;
+    publish(&client, 3).await;
+    let mut events = client.subscribe("a", Some("g"), from_earliest()).await.expect("subscribed");
+    next(&mut events).await.ack().await.expect("acked");
+    client.close().await.expect("closed");
+    assert!(patient(events.next()).await.expect("ended in order").is_none());
+    let mut events = connect(&url).await.subscribe("a", Some("g"), from_earliest()).await.expect("subscribed");
+    let delivery = next(&mut events).await;
+    assert_eq!((delivery.event().seq, delivery.context().attempt), (2, 1));
+}
+
+#[tokio::test]
+async fn a_handler_that_stops_takes_nothing_more() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let client = connect(&format!("ws://{addr}")).await;
+    let (started, mut running) = tokio::sync::mpsc::unbounded_channel();
+    let slow = move |_| {
+        let started = started.clone();
+        async move {
+            started.send(()).expect("the test waits");
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            Ok::<(), String>(())
+        }
+    };
+    let handling = client.handle("a", "g", SubscribeOptions::default(), slow).await.expect("subscribed");
+    client.publish("a", &1).await.expect("published");
+    patient(running.recv()).await.expect("it runs");
+    let (stopped, ()) = tokio::join!(handling.stop(), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        client.publish("a", &2).await.expect("published");
+    });
+    stopped.expect("stopped in order");
+    let mut events = client.subscribe("a", Some("g"), from_earliest()).await.expect("subscribed");
+    let delivery = next(&mut events).await;
+    assert_eq!((delivery.event().seq, delivery.context().attempt), (2, 1));
+}
+
+#[tokio::test]
+async fn what_the_hub_has_no_room_for_is_asked_again() {
+    let number = |n| std::num::NonZeroU32::new(n).expect("a number");
+    let quotas = Quotas::new(Some(Rate { per_second: number(10), burst: number(2) }), None);
+    let (hub, addr) = hub_with(AuthConfig::default(), quotas).await;
+    let proxy = Proxy::start(addr).await;
+    let client = connect(&proxy.url()).await;
+    let mut all = Vec::new();
+    for topic in ["a", "b", "c", "d"] {
+        let options = SubscribeOptions::default;
+        let subscribed = loop {
+            match client.subscribe(topic, Some("g"), options()).await {
+                Ok(subscribed) => break subscribed,
+                Err(error) => assert_eq!(error.code(), Some(Code::RateLimited)),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        all.push(subscribed);
+    }
+    for _ in 0..2 {
+        patient(all[0].pause()).await.expect("paused");
+        patient(all[0].resume()).await.expect("goes on");
+    }
+    proxy.cut();
+    for (topic, events) in ["a", "b", "c", "d"].into_iter().zip(&mut all) {
+        let direct = connect(&format!("ws://{addr}")).await;
+        direct.publish(topic, &1).await.expect("published");
+        next(events).await;
+    }
+    drop(all);
+    let gone = async {
+        while hub.connections.list().iter().any(|one| !one.subscriptions().is_empty()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    patient(gone).await;
+    drop(client);
+}
+
+#[expect(clippy::result_large_err, clippy::unnecessary_wraps, reason = "what an upgrade's callback looks like")]
+fn promethean_v1(
+    _: &handshake::server::Request,
+    mut response: handshake::server::Response,
+) -> Result<handshake::server::Response, handshake::server::ErrorResponse> {
+    response.headers_mut().insert("sec-websocket-protocol", http::HeaderValue::from_static("promethean.v1"));
+    Ok(response)
+}
+
+/// A hub that answers what `say` says to an op on a connection (the first is 1); after an `ERR` it hangs up.
+async fn scripted(
+    say: impl Fn(u32, &str) -> serde_json::Value + Send + Sync + 'static,
+) -> (String, watch::Receiver<u32>) {
+    use futures_util::{SinkExt, StreamExt};
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("ws://{}", listener.local_addr().expect("an address"));
+    let (counter, count) = watch::channel(0);
+    tokio::spawn(async move {
+        for connection in 1.. {
+            let (stream, _) = listener.accept().await.expect("a client");
+            counter.send_replace(connection);
+            let upgraded = tokio_tungstenite::accept_hdr_async(stream, promethean_v1).await;
+            let mut wire = upgraded.expect("a WebSocket");
+            while let Some(Ok(Message::Text(frame))) = wire.next().await {
+                let frame: serde_json::Value = serde_json::from_str(&frame).expect("JSON");
+                let mut answer = say(connection, frame["op"].as_str().expect("an op"));
+                let hang_up = answer["op"] == "ERR" || answer["bye"] == true;
+                answer["corr"] = frame["corr"].clone();
+                wire.send(Message::text(answer.to_string())).await.expect("sent");
+                if hang_up {
+                    break;
+                }
+            }
+        }
+    });
+    (url, count)
+}
+
+#[tokio::test]
+async fn a_hub_that_shuts_down_does_not_end_a_subscription() {
+    let (url, mut count) = scripted(|connection, _| match connection {
+        1 => json!({"op": "OK", "bye": true}),
+        2 => json!({"op": "ERR", "code": "shutting_down", "msg": "the hub is draining"}),
+        _ => json!({"op": "OK"}),
+    })
+    .await;
+    let client = connect(&url).await;
+    let mut events = client.subscribe("a", Some("g"), SubscribeOptions::default()).await.expect("subscribed");
+    patient(count.wait_for(|count| *count == 3)).await.expect("a third connection");
+    let more = tokio::time::timeout(Duration::from_millis(200), events.next()).await;
+    assert!(more.is_err(), "it is there, and nothing has come: {more:?}");
 }

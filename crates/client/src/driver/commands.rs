@@ -1,8 +1,6 @@
 //! What handles ask: each command becomes a frame, acks that come together share one.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use promethean_event::frame::ask::{self, GiveBack};
@@ -10,8 +8,10 @@ use promethean_event::{Code, EventId, From, Selector, SubscribeOptions, Topic};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_tungstenite::tungstenite::Message;
 
+use super::leave::Wanted;
 use super::{Driver, Subscribed, Topics};
 use crate::pending::{Ask, Reply, Unconfirmed};
+use crate::queue::queue;
 use crate::subscription::PAUSE_AT;
 use crate::{Error, Publish, Published, Subscription};
 
@@ -43,7 +43,17 @@ pub(crate) enum Command {
     },
     /// The reader of a tail has caught up.
     Resume,
-    Unsubscribe(u64),
+    /// No more deliveries, and what waits goes back.
+    Halt {
+        subscription: u64,
+        reply: Reply<()>,
+    },
+    /// The end; `unhandled` goes back as what waits does.
+    Unsubscribe {
+        subscription: u64,
+        unhandled: Vec<EventId>,
+        reply: Option<Reply<()>>,
+    },
     Close(oneshot::Sender<()>),
 }
 
@@ -79,10 +89,11 @@ impl Driver {
                 Command::Hold { subscription, held, reply } => self.on_hold(subscription, held, reply),
                 // Looked at below.
                 Command::Resume => {}
-                Command::Unsubscribe(number) => self.unsubscribe(number),
+                Command::Halt { subscription, reply } => self.halt(subscription, reply),
+                Command::Unsubscribe { subscription, unhandled, reply } => self.leave(subscription, unhandled, reply),
                 Command::Close(reply) => {
                     let numbers: Vec<u64> = self.subscriptions.keys().copied().collect();
-                    numbers.into_iter().for_each(|number| self.unsubscribe(number));
+                    numbers.into_iter().for_each(|number| self.leave(number, Vec::new(), None));
                     self.closing = Some(reply);
                     self.ending = true;
                 }
@@ -100,14 +111,21 @@ impl Driver {
         }
         self.resume();
         // A queue that was full may have swallowed the goodbye of a subscription that was dropped.
-        let dropped = |(_, one): &(&u64, &Subscribed)| one.opening.is_none() && one.deliveries.is_closed();
+        let dropped = |(_, one): &(&u64, &Subscribed)| one.leaving.is_none() && one.deliveries.is_abandoned();
         let gone: Vec<u64> = self.subscriptions.iter().filter(dropped).map(|(number, _)| *number).collect();
-        gone.into_iter().for_each(|number| self.unsubscribe(number));
+        gone.into_iter().for_each(|number| self.leave(number, Vec::new(), None));
     }
 
-    fn on_subscribe(&mut self, topics: Topics, commands: mpsc::Sender<Command>, reply: Reply<Subscription>) {
+    pub(super) fn on_subscribe(&mut self, topics: Topics, commands: mpsc::Sender<Command>, reply: Reply<Subscription>) {
         let name = topics.name();
-        if self.by_name.contains_key(&name) {
+        let known = self.by_name.get(&name).and_then(|number| self.subscriptions.get_mut(number));
+        if let Some(known) = known {
+            let wanted = Wanted { topics, commands, reply };
+            let refused = match &mut known.leaving {
+                Some(leaving) => leaving.then(wanted),
+                None => Some(wanted),
+            };
+            let Some(Wanted { reply, .. }) = refused else { return };
             let code = Code::AlreadySubscribed.as_str().to_owned();
             let message = "this client has that subscription already".to_owned();
             let _ = reply.send(Err(Error::Refused { code, message, retry_after: None }));
@@ -115,23 +133,22 @@ impl Driver {
         }
         self.next_subscription += 1;
         let number = self.next_subscription;
-        let (deliveries, receiver) = mpsc::unbounded_channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let subscription =
-            Subscription { number, deliveries: receiver, waiting: Arc::clone(&waiting), commands: commands.clone() };
+        let (deliveries, reader) = queue();
+        let subscription = Subscription { number, deliveries: reader, commands: commands.clone() };
         let opening = Some((reply, subscription));
         let single = matches!(Selector::parse(&topics.topic), Ok(Selector::Topic(_)));
         let resumable = topics.group.is_none() && single && topics.options.topics.is_empty();
         let subscribed = Subscribed {
             topics,
             deliveries,
-            waiting,
             commands,
             opening,
             resumable,
             last: None,
             paused: false,
             held: false,
+            live: false,
+            leaving: None,
         };
         self.by_name.insert(name, number);
         self.subscriptions.insert(number, subscribed);
@@ -154,17 +171,23 @@ impl Driver {
         Some(pending.ask(ask, |out, corr| ask::subscribe(out, corr, topic, group.as_ref(), options, true)))
     }
 
-    /// The frame that makes the hub pause a subscription, or go on with it.
-    pub(super) fn hold_frame(&mut self, number: u64, ask: Ask) -> Option<Message> {
-        let Self { subscriptions, pending, .. } = self;
-        let Subscribed { topics: Topics { topic, group, .. }, held, paused, .. } = subscriptions.get(&number)?;
+    /// Makes the hub pause a subscription, or go on with it.
+    pub(super) fn tell_hold(&mut self, number: u64, reply: Option<Reply<()>>) {
+        let Self { subscriptions, pending, outgoing, .. } = self;
+        let Some(Subscribed { topics, held, paused, live, .. }) = subscriptions.get(&number) else {
+            reply.into_iter().for_each(|reply| drop(reply.send(Err(Error::Lost))));
+            return;
+        };
+        if !live {
+            // The hub is told when it has the subscription.
+            reply.into_iter().for_each(|reply| drop(reply.send(Ok(()))));
+            return;
+        }
+        let Topics { topic, group, .. } = topics;
         // A tail whose reader is behind stays paused, whoever asks to go on: `resume` goes on when it has caught up.
         let write = if *held || *paused { ask::pause } else { ask::resume };
-        Some(pending.ask(ask, |out, corr| write(out, corr, topic, group.as_ref())))
-    }
-
-    pub(super) fn is_held(&self, number: u64) -> bool {
-        self.subscriptions.get(&number).is_some_and(|subscribed| subscribed.held)
+        let ask = Ask::Hold { subscription: number, reply };
+        outgoing.push_back(pending.ask(ask, |out, corr| write(out, corr, topic, group.as_ref())));
     }
 
     fn on_hold(&mut self, number: u64, held: bool, reply: Reply<()>) {
@@ -172,8 +195,7 @@ impl Driver {
             Some(subscribed) => subscribed.held = held,
             None => return drop(reply.send(Err(Error::Lost))),
         }
-        let frame = self.hold_frame(number, Ask::Hold { reply });
-        self.outgoing.extend(frame);
+        self.tell_hold(number, Some(reply));
     }
 
     fn on_settle(&mut self, number: u64, id: EventId, how: Settle, reply: Reply<()>) {
@@ -199,27 +221,16 @@ impl Driver {
         self.outgoing.extend(frame);
     }
 
-    pub(super) fn unsubscribe(&mut self, number: u64) {
-        if let Some(Subscribed { topics, opening, .. }) = self.subscriptions.remove(&number) {
-            self.by_name.remove(&topics.name());
-            let write = |out: &mut Vec<u8>, corr| ask::unsubscribe(out, corr, &topics.topic, topics.group.as_ref());
-            let frame = self.pending.ask(Ask::Nothing, write);
-            self.outgoing.push_back(frame);
-            if let Some((reply, _)) = opening {
-                let _ = reply.send(Err(Error::Closed));
-            }
-        }
-    }
-
     /// Goes on with tails whose reader has caught up.
     fn resume(&mut self) {
-        let Self { subscriptions, pending, outgoing, .. } = self;
-        for subscribed in subscriptions.values_mut() {
-            if subscribed.paused && !subscribed.held && subscribed.waiting.load(Ordering::Acquire) < PAUSE_AT / 2 {
+        let caught_up = |one: &Subscribed| one.paused && !one.held && one.deliveries.len() < PAUSE_AT / 2;
+        let numbers: Vec<u64> =
+            self.subscriptions.iter().filter(|(_, one)| caught_up(one)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            if let Some(subscribed) = self.subscriptions.get_mut(&number) {
                 subscribed.paused = false;
-                let topic = &subscribed.topics.topic;
-                outgoing.push_back(pending.ask(Ask::Nothing, |out, corr| ask::resume(out, corr, topic, None)));
             }
+            self.tell_hold(number, None);
         }
     }
 }

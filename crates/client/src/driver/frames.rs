@@ -1,13 +1,14 @@
 //! What the hub says: answers go to whoever waits for them, deliveries to their subscription.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use promethean_event::Code;
-use promethean_event::frame::{Answer, Delivered, ask};
+use promethean_event::frame::{Answer, Delivered};
+use tokio::time::Instant;
 
+use super::again::{self, Again};
 use super::{Driver, name};
-use crate::pending::{Ask, Outcome};
+use crate::pending::{Outcome, Reply};
 use crate::subscription::PAUSE_AT;
 use crate::{Delivery, Error};
 
@@ -23,7 +24,7 @@ impl Driver {
                     // The hub ended a subscription.
                     let ended = self.by_name.remove(&name(topic, refusal.group.as_deref()));
                     if let Some(subscribed) = ended.and_then(|number| self.subscriptions.remove(&number)) {
-                        let _ = subscribed.deliveries.send(Err(Error::refused(&refusal)));
+                        subscribed.deliveries.fail(Error::refused(&refusal));
                     }
                     return;
                 }
@@ -34,6 +35,8 @@ impl Driver {
         };
         match outcome {
             Outcome::Subscribed { subscription, result } => self.on_subscribed(subscription, result),
+            Outcome::Held { subscription, reply, result } => self.on_held(subscription, reply, result),
+            Outcome::Left { subscription, result } => self.on_left(subscription, result),
             Outcome::Renewed(Ok(expires)) => self.on_authenticated(expires),
             Outcome::Renewed(Err(error)) => self.renew_later(&error.to_string()),
             Outcome::Settled | Outcome::Unasked => {}
@@ -44,30 +47,54 @@ impl Driver {
         let Some(subscribed) = self.subscriptions.get_mut(&number) else { return };
         match result {
             Ok(()) => {
+                subscribed.live = true;
+                let held = subscribed.held;
                 if let Some((reply, subscription)) = subscribed.opening.take() {
                     // Whoever asked is gone: dropping the subscription unsubscribes.
                     let _ = reply.send(Ok(subscription));
                 }
+                if held {
+                    self.tell_hold(number, None);
+                }
             }
+            // On its way out: the answer to that says the rest.
+            Err(_) if subscribed.leaving.is_some() => {}
             Err(error) if error.code() == Some(Code::UnknownId) && subscribed.last.take().is_some() => {
                 // The event a tail wanted to go on after is gone from the log.
                 let frame = self.subscribe_frame(number);
                 self.outgoing.extend(frame);
             }
             Err(error) => {
+                if subscribed.opening.is_none() {
+                    if let Some(pause) = again::pause(&error) {
+                        return self.ask_later(pause, Again::Subscribe(number));
+                    }
+                    if error.code() == Some(Code::ShuttingDown) {
+                        // The hub is about to close the connection; the next one has the subscription again.
+                        return;
+                    }
+                }
                 let Some(subscribed) = self.subscriptions.remove(&number) else { return };
                 self.by_name.remove(&subscribed.topics.name());
                 match subscribed.opening {
                     Some((reply, _)) => drop(reply.send(Err(error))),
-                    None => drop(subscribed.deliveries.send(Err(error))),
+                    None => subscribed.deliveries.fail(error),
                 }
             }
+        }
+    }
+
+    fn on_held(&mut self, number: u64, reply: Option<Reply<()>>, result: Result<(), Error>) {
+        match result.as_ref().err().and_then(again::pause) {
+            Some(pause) => self.ask_later(pause, Again::Hold(number, reply)),
+            None => reply.into_iter().for_each(|reply| drop(reply.send(result.clone()))),
         }
     }
 
     fn on_events(&mut self, name: &str, events: Vec<Delivered<'_>>) {
         let Some(&number) = self.by_name.get(name) else { return };
         let Some(subscribed) = self.subscriptions.get_mut(&number) else { return };
+        let now = Instant::now();
         for Delivered { event, ctx } in events {
             let received = match serde_json::from_str(event.get()) {
                 Ok(received) => received,
@@ -81,25 +108,24 @@ impl Driver {
                 json: event.get().into(),
                 context: ctx,
                 subscription: number,
+                leased_until: now + Duration::from_millis(ctx.ack_deadline_ms),
                 commands: subscribed.commands.clone(),
             };
             // A snapshot comes in the order of its keys: one that was cut short starts over.
             if subscribed.resumable && !ctx.snapshot {
                 subscribed.last = Some(delivery.event.id);
             }
-            subscribed.waiting.fetch_add(1, Ordering::AcqRel);
-            if subscribed.deliveries.send(Ok(delivery)).is_err() {
-                return self.unsubscribe(number);
-            }
+            subscribed.deliveries.push(delivery);
         }
-        if subscribed.topics.group.is_none()
-            && !subscribed.paused
-            && subscribed.waiting.load(Ordering::Acquire) >= PAUSE_AT
-        {
+        if subscribed.leaving.is_some() {
+            return;
+        }
+        if subscribed.deliveries.is_abandoned() {
+            return self.leave(number, Vec::new(), None);
+        }
+        if subscribed.topics.group.is_none() && !subscribed.paused && subscribed.deliveries.len() >= PAUSE_AT {
             subscribed.paused = true;
-            let topic = Arc::clone(&subscribed.topics.topic);
-            let frame = self.pending.ask(Ask::Nothing, |out, corr| ask::pause(out, corr, &topic, None));
-            self.outgoing.push_back(frame);
+            self.tell_hold(number, None);
         }
     }
 }

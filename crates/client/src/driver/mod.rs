@@ -4,17 +4,18 @@
 //! written are bounded, and at the bound no command is taken; every reply is answered, also when the client ends.
 //!
 //! Here: the connection's life, from one to the next. `commands`: what handles ask. `frames`: what the hub says.
-//! `renewal`: the token's next one.
+//! `leave`: the way out of a subscription. `again`: what the hub had no room for. `renewal`: the token's next one.
 
+mod again;
 mod commands;
 mod frames;
+mod leave;
 mod renewal;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,13 +25,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
-use crate::pending::{Ask, Pending, Reply};
+use crate::pending::{Pending, Reply};
+use crate::queue::Feed;
 use crate::settings::Settings;
 use crate::token::Fetching;
 use crate::wire::{self, Connected, Wire};
-use crate::{Delivery, Error, Subscription};
+use crate::{Error, Subscription};
 
+use again::Again;
 pub(crate) use commands::{Command, Settle};
+use leave::Leaving;
 
 /// Most frames that wait to be written before the next command is taken.
 const MOST_OUTGOING: usize = 1_024;
@@ -58,8 +62,7 @@ fn name(topic: &str, group: Option<&str>) -> String {
 /// A subscription as the driver sees it.
 struct Subscribed {
     topics: Topics,
-    deliveries: mpsc::UnboundedSender<Result<Delivery, Error>>,
-    waiting: Arc<AtomicUsize>,
+    deliveries: Feed,
     commands: mpsc::Sender<Command>,
     /// Who waits for the first `OK`, and what it gets.
     opening: Option<(Reply<Subscription>, Subscription)>,
@@ -69,6 +72,10 @@ struct Subscribed {
     paused: bool,
     /// The reader wants no deliveries for now.
     held: bool,
+    /// The hub has it on this connection.
+    live: bool,
+    /// It ends, or stops for a while.
+    leaving: Option<Leaving>,
 }
 
 /// The owner of the connection.
@@ -82,6 +89,7 @@ pub(crate) struct Driver {
     next_subscription: u64,
     outgoing: VecDeque<Message>,
     flushed: bool,
+    again: Vec<(Instant, Again)>,
     /// When to fetch the next token.
     renew_at: Option<Instant>,
     fetching: Option<Fetching>,
@@ -94,6 +102,7 @@ enum Event {
     Message(Option<Result<Message, WsError>>),
     Commands,
     Silence,
+    Again,
     Renew,
     Fetched(Result<String, String>),
 }
@@ -110,6 +119,7 @@ impl Driver {
             next_subscription: 0,
             outgoing: VecDeque::new(),
             flushed: true,
+            again: Vec::new(),
             renew_at: None,
             fetching: None,
             closing: None,
@@ -141,11 +151,12 @@ impl Driver {
     fn fail(mut self, error: &Error) {
         self.pending.fail(error);
         self.commands.close();
+        self.all_left();
         for (_, subscribed) in self.subscriptions.drain() {
             match (subscribed.opening, error) {
                 (Some((reply, _)), error) => drop(reply.send(Err(error.clone()))),
                 (None, Error::Closed) => {}
-                (None, error) => drop(subscribed.deliveries.send(Err(error.clone()))),
+                (None, error) => subscribed.deliveries.fail(error.clone()),
             }
         }
         if let Some(closing) = self.closing.take() {
@@ -155,12 +166,28 @@ impl Driver {
 
     fn on_lost(&mut self) {
         self.pending.on_lost();
-        self.outgoing.clear();
         self.flushed = true;
         (self.renew_at, self.fetching) = (None, None);
         for subscribed in self.subscriptions.values_mut() {
-            subscribed.paused = false;
+            (subscribed.live, subscribed.paused) = (false, false);
+            if subscribed.topics.group.is_some() {
+                // The hub has given it back, and gives it out again.
+                subscribed.deliveries.take_back();
+            }
         }
+        self.forget();
+    }
+
+    /// What was asked is asked anew on a new connection, or makes no sense there.
+    fn forget(&mut self) {
+        for (_, again) in std::mem::take(&mut self.again) {
+            if let Again::Hold(_, Some(reply)) = again {
+                let _ = reply.send(Ok(()));
+            }
+        }
+        self.all_left();
+        self.outgoing.clear();
+        self.pending.forget();
     }
 
     /// Tries until it works, or the hub refuses the token, or nobody needs it any more.
@@ -179,9 +206,7 @@ impl Driver {
                     _ = self.commands.recv_many(&mut self.taken, COMMANDS), if !self.ending => self.on_commands(),
                 }
             }
-            // What was asked meanwhile is asked anew on the new connection, or makes no sense there.
-            self.outgoing.clear();
-            self.pending.forget();
+            self.forget();
             let settings = self.settings.clone();
             match wire::connect(&settings).await {
                 Ok(connected) => return Ok(connected),
@@ -199,30 +224,31 @@ impl Driver {
         let numbers: Vec<u64> = self.subscriptions.keys().copied().collect();
         for number in numbers {
             again.extend(self.subscribe_frame(number));
-            if self.is_held(number) {
-                again.extend(self.hold_frame(number, Ask::Nothing));
-            }
         }
         self.pending.again(&mut again);
         self.outgoing.extend(again);
         let mut heard = Instant::now();
         loop {
-            if self.ending && self.pending.is_empty() && self.outgoing.is_empty() && self.flushed {
+            let answered = self.pending.is_empty() && self.again.is_empty();
+            if self.ending && answered && self.outgoing.is_empty() && self.flushed {
                 let _ = tokio::time::timeout(Duration::from_secs(5), wire.close(None)).await;
                 return true;
             }
             let may_take = !self.ending && self.outgoing.len() < MOST_OUTGOING;
+            let again_at = again::first(&self.again);
             let Self { commands, taken, outgoing, flushed, settings, renew_at, fetching, .. } = self;
             let event = tokio::select! {
                 biased;
                 message = poll_fn(|cx| poll_wire(&mut wire, outgoing, flushed, cx)) => Event::Message(message),
                 _ = commands.recv_many(taken, COMMANDS), if may_take => Event::Commands,
                 () = tokio::time::sleep_until(heard + settings.silence) => Event::Silence,
+                () = renewal::due(again_at) => Event::Again,
                 () = renewal::due(*renew_at) => Event::Renew,
                 token = renewal::fetched(fetching) => Event::Fetched(token),
             };
             match event {
                 Event::Commands => self.on_commands(),
+                Event::Again => self.on_again(),
                 Event::Renew => (self.renew_at, self.fetching) = (None, self.settings.token.renewal()),
                 Event::Fetched(token) => self.on_fetched(token),
                 Event::Silence | Event::Message(None | Some(Err(_))) => return false,
