@@ -105,17 +105,18 @@ where
 /// One event: its handler beside the extensions of its lease, then the answer.
 async fn one<E: Display>(work: impl Future<Output = Result<(), E>>, delivery: Arc<Delivery>) {
     let lease = Duration::from_millis(delivery.context().ack_deadline_ms);
-    let mut work = std::pin::pin!(work);
-    let result = loop {
-        tokio::select! {
-            biased;
-            result = &mut work => break result,
-            () = tokio::time::sleep(lease / 3), if !lease.is_zero() => {
-                if let Err(error) = delivery.extend(lease).await {
-                    tracing::debug!(id = %delivery.event().id, %error, "a lease was not extended");
-                }
+    let keep = async {
+        loop {
+            tokio::time::sleep(lease / 3).await;
+            if let Err(error) = delivery.extend(lease).await {
+                tracing::debug!(id = %delivery.event().id, %error, "a lease was not extended");
             }
         }
+    };
+    let result = tokio::select! {
+        biased;
+        result = work => result,
+        () = keep, if !lease.is_zero() => return,
     };
     let answered = match result {
         Ok(()) => delivery.ack().await,

@@ -411,6 +411,33 @@ async fn a_handler_that_stops_takes_nothing_more() {
 }
 
 #[tokio::test]
+async fn a_handler_goes_on_while_its_lease_is_being_extended() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let proxy = Proxy::start(addr).await;
+    let client = connect(&proxy.url()).await;
+    let (step, mut steps) = tokio::sync::mpsc::unbounded_channel();
+    let slow = move |_| {
+        let step = step.clone();
+        async move {
+            for n in 0..2 {
+                step.send(n).expect("the test waits");
+                tokio::time::sleep(Duration::from_millis(600)).await;
+            }
+            step.send(2).expect("the test waits");
+            Ok::<(), String>(())
+        }
+    };
+    let options = SubscribeOptions { ack_timeout: Duration::from_secs(1), ..SubscribeOptions::default() };
+    let _handling = client.handle("a", "g", options, slow).await.expect("subscribed");
+    client.publish("a", &1).await.expect("published");
+    assert_eq!(patient(steps.recv()).await, Some(0));
+    // The extension after a third of a second is not answered.
+    proxy.deaf.store(true, Ordering::SeqCst);
+    assert_eq!(patient(steps.recv()).await, Some(1));
+    assert_eq!(patient(steps.recv()).await, Some(2));
+}
+
+#[tokio::test]
 async fn what_the_hub_has_no_room_for_is_asked_again() {
     let number = |n| std::num::NonZeroU32::new(n).expect("a number");
     let quotas = Quotas::new(Some(Rate { per_second: number(10), burst: number(2) }), None);
