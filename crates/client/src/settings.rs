@@ -58,7 +58,8 @@ impl Builder {
     }
 
     /// The token of `AUTH`, sent on every connection. When it has run out and the hub refuses it, the client ends; for
-    /// tokens that run out there is [`Builder::token_from`].
+    /// tokens that run out there is [`Builder::token_from`]. `jwt_invalid` from a hub that took a token before may mean
+    /// that it has just started and has no signing keys yet: only the tenth in a row ends the client.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.settings.token = Token::Fixed(token.into());

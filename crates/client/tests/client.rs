@@ -528,3 +528,28 @@ async fn a_hub_that_shuts_down_does_not_end_a_subscription() {
     let more = tokio::time::timeout(Duration::from_millis(200), events.next()).await;
     assert!(more.is_err(), "it is there, and nothing has come: {more:?}");
 }
+
+#[tokio::test]
+async fn a_hub_that_has_no_keys_yet_is_borne_for_a_while() {
+    for (refusals, ended) in [(9, None), (10, Some(Code::JwtInvalid))] {
+        let (url, mut count) = scripted(move |connection, op| match (connection, op) {
+            (1, "SUBSCRIBE") => json!({"op": "OK", "bye": true}),
+            (2.., "AUTH") if connection <= refusals + 1 => {
+                json!({"op": "ERR", "code": "jwt_invalid", "msg": "no keys"})
+            }
+            _ => json!({"op": "OK"}),
+        })
+        .await;
+        let quick = Duration::from_millis(5);
+        let client = Client::builder(&url).token("good").backoff(quick, quick).connect().await.expect("connected");
+        let mut events = client.subscribe("a", Some("g"), SubscribeOptions::default()).await.expect("subscribed");
+        if let Some(code) = ended {
+            let error = patient(events.next()).await.expect_err("refused for good");
+            assert_eq!(error.code(), Some(code));
+            continue;
+        }
+        patient(count.wait_for(|count| *count == refusals + 2)).await.expect("a connection that is let in");
+        let more = tokio::time::timeout(Duration::from_millis(200), events.next()).await;
+        assert!(more.is_err(), "it is there, and nothing has come: {more:?}");
+    }
+}

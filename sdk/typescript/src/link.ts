@@ -38,6 +38,7 @@ export class Link {
   private _flying = 0; // publishes among _calls
   private _attempt = 0;
   private _refused = 0;
+  private _known = false; // a hub has let us in
   private _heard = 0;
   private _lastError: unknown;
   private _waiters = new Set<(error?: Error) => void>();
@@ -172,6 +173,7 @@ export class Link {
         if (error) return this._refuse(error);
         clearTimeout(this._timers.dial);
         this._attempt = this._refused = 0;
+        this._known = true;
         this._set("open");
         this._renewAt(answer!.exp);
         this._heard = Date.now();
@@ -189,11 +191,15 @@ export class Link {
     this._socket!.send(JSON.stringify(secret === undefined ? { op: "PING", corr } : { op: "AUTH", token: secret, corr }));
   }
 
-  /** A fixed token that is refused stays refused; a callback may do better next time. */
+  /**
+   * A fixed token that is refused stays refused; a callback may do better next time. `jwt_invalid` after a first success
+   * may come from a hub that has just started and has no signing keys yet: it tries for them every 30 s at most.
+   */
   private _refuse(error: Error): void {
     const code = (error as PromError).code;
     if (code === "disconnected") return;
-    if (isAuthCode(code) && (typeof this.options.token !== "function" || ++this._refused >= 5)) return this._fatal(error);
+    const most = this._known && code === "jwt_invalid" ? 10 : typeof this.options.token === "function" ? 5 : 1;
+    if (isAuthCode(code) && ++this._refused >= most) return this._fatal(error);
     this.report(error);
     this._lost(this._socket, error.message);
   }

@@ -131,7 +131,11 @@ export type SocketClass = new (url: string, protocols?: string | string[]) => So
 export type State = "idle" | "connecting" | "open" | "closed";
 
 export interface ClientOptions {
-  /** A token, or a function that is asked for one at every connect and before the old one expires. */
+  /**
+   * A token, or a function that is asked for one at every connect and before the old one expires. A refused token ends
+   * the client, one of a function the fifth time in a row. After a first success `jwt_invalid` may mean that the hub has
+   * just started and has no signing keys yet: only the tenth in a row ends the client.
+   */
   token?: string | (() => string | undefined | Promise<string | undefined>);
   /** Where there is no global WebSocket (Node 20), the package `ws` is used unless one is given here. */
   WebSocket?: SocketClass;

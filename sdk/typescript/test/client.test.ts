@@ -139,6 +139,24 @@ describe("the connection", () => {
     expect((await client.publish("t", 1)).seq).toBe(1);
   });
 
+  it("bears jwt_invalid for a while from a hub that knew the token before", async () => {
+    let refusals = 0;
+    hub.auth = () => ({});
+    const client = make({ token: "good", backoffMs: [2, 5] });
+    await client.connect();
+    const restart = (most: number) => {
+      refusals = 0;
+      hub.auth = () => { if (refusals++ < most) throw new Refusal("jwt_invalid", "no signing keys yet"); return {}; };
+      for (const conn of hub.conns) conn.socket.terminate();
+    };
+    restart(9);
+    expect((await client.publish("t", 1)).seq).toBe(1);
+    restart(Infinity);
+    expect([await codeOf(client.publish("t", 2)), refusals]).toEqual(["jwt_invalid", 10]);
+    refusals = 0;
+    expect([await codeOf(make("bad").connect()), refusals]).toEqual(["jwt_invalid", 1]);
+  });
+
   it("comes back with a fresh token after token_expired closed the connection", async () => {
     let serial = 0;
     hub.auth = () => ({ exp: Date.now() / 1000 + (serial === 1 ? 0.2 : 600) });

@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Sink, Stream};
-use promethean_event::{EventId, Group, SubscribeOptions};
+use promethean_event::{Code, EventId, Group, SubscribeOptions};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
@@ -40,6 +40,9 @@ use leave::Leaving;
 const MOST_OUTGOING: usize = 1_024;
 /// Most commands that are taken at once: their acks share a frame.
 const COMMANDS: usize = 256;
+/// How often in a row a hub that took the token before may call it `jwt_invalid`: one that has just started may have
+/// no signing keys yet, and tries for them every 30 s at most.
+const REFUSALS: u32 = 10;
 
 /// What is subscribed to.
 #[derive(Clone)]
@@ -192,6 +195,7 @@ impl Driver {
 
     /// Tries until it works, or the hub refuses the token, or nobody needs it any more.
     async fn reconnect(&mut self) -> Result<Connected, Error> {
+        let mut refusals = 0;
         for attempt in 0.. {
             let Settings { shortest_wait, longest_wait, .. } = self.settings;
             let wait = wire::wait(attempt, shortest_wait, longest_wait);
@@ -211,6 +215,10 @@ impl Driver {
             match wire::connect(&settings).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) if error.is_retryable() => tracing::debug!(%error, attempt, "not connected yet"),
+                Err(error) if error.code() == Some(Code::JwtInvalid) && refusals + 1 < REFUSALS => {
+                    refusals += 1;
+                    tracing::debug!(%error, refusals, "the token is refused, trying again");
+                }
                 Err(error) => return Err(error),
             }
         }
