@@ -276,10 +276,10 @@ pub(crate) struct SubArgs {
     /// The group. Where it has been before, it goes on where it was.
     #[arg(long, short, value_name = "NAME")]
     pub(crate) group: String,
-    /// Most events held unacked.
+    /// Most events held unacked; with --count no more than that, with --no-ack and --count as many.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) max_in_flight: usize,
-    /// Print only: what was printed goes back to the group when this ends.
+    /// Print only: what was printed goes back to the group when this ends, and does not count as an attempt.
     #[arg(long)]
     pub(crate) no_ack: bool,
     #[command(flatten)]

@@ -12,13 +12,21 @@ use crate::exit::{Exit, Failure};
 
 /// Runs a command to its end, or until it is interrupted.
 pub(super) fn run<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_to_its_end(unless_interrupted(command))
+}
+
+/// Runs a command that looks after interrupts itself.
+pub(super) fn run_to_its_end<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    runtime.block_on(async {
-        tokio::select! {
-            done = command => done,
-            _ = tokio::signal::ctrl_c() => Err(Failure::new(Exit::Interrupted, "interrupted")),
-        }
-    })
+    runtime.block_on(command)
+}
+
+/// `command`, or exit code 130 when it is interrupted.
+pub(super) async fn unless_interrupted<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::select! {
+        done = command => done,
+        _ = tokio::signal::ctrl_c() => Err(Failure::new(Exit::Interrupted, "interrupted")),
+    }
 }
 
 /// Connects as the arguments say.

@@ -9,6 +9,11 @@ use crate::exit::Failure;
 
 /// One event as a line.
 pub(super) fn event(out: &mut impl Write, event: &Received, raw: &str, as_json: bool) -> Result<(), Failure> {
+    written(line(out, event, raw, as_json))
+}
+
+/// One event as a line, for who has something to do when nobody reads it.
+pub(super) fn line(out: &mut impl Write, event: &Received, raw: &str, as_json: bool) -> io::Result<()> {
     let mut line = Vec::new();
     if as_json {
         json::write_line(&mut line, raw.as_bytes());
@@ -19,7 +24,7 @@ pub(super) fn event(out: &mut impl Write, event: &Received, raw: &str, as_json: 
         json::write_line(&mut line, event.payload.get().as_bytes());
     }
     line.push(b'\n');
-    written(out.write_all(&line).and_then(|()| out.flush()))
+    out.write_all(&line).and_then(|()| out.flush())
 }
 
 /// A reader that went away (`| head`) is the end, not a failure worth a message.

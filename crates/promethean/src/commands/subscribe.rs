@@ -1,9 +1,12 @@
 //! `promethean sub` and `promethean tail`: events as they come. `sub` acks each one after it was printed, or holds it
-//! until it ends (`--no-ack`), at most `--max-in-flight` of them.
+//! until it ends (`--no-ack`).
+//!
+//! However it ends, what was not acked goes back to the group, and does not count as an attempt.
 
+use std::io;
 use std::time::Duration;
 
-use promethean_client::{Delivery, GiveBack, SubscribeOptions};
+use promethean_client::{Client, Delivery, SubscribeOptions, Subscription};
 
 use super::{hub, out, print};
 use crate::args::{ReadArgs, SubArgs, TailArgs};
@@ -11,13 +14,32 @@ use crate::exit::Failure;
 
 /// How long `--no-ack` may look at an event before it goes to somebody else: the longest lease there is.
 const LOOK: Duration = promethean_event::limits::MAX_LEASE;
+/// How long the hub has to take back what was not acked.
+const GOODBYE: Duration = Duration::from_secs(5);
+/// The largest `maxInFlight` of the contract.
+const MOST: usize = 10_000;
 
 pub(crate) fn sub(args: &SubArgs) -> Result<(), Failure> {
-    let mut options = SubscribeOptions { max_in_flight: args.max_in_flight, ..SubscribeOptions::default() };
+    let mut options =
+        SubscribeOptions { max_in_flight: in_flight(args, args.read.count)?, ..SubscribeOptions::default() };
     if args.no_ack {
         options.ack_timeout = LOOK;
     }
     read(&args.topic, Some(&args.group), options, args.no_ack, &args.read)
+}
+
+/// As many as are wanted: what is held until the end has to fit, and what is acked needs no more.
+fn in_flight(args: &SubArgs, count: Option<u64>) -> Result<usize, Failure> {
+    let Some(count) = count else { return Ok(args.max_in_flight) };
+    let count = usize::try_from(count).unwrap_or(usize::MAX).max(1);
+    if !args.no_ack {
+        return Ok(args.max_in_flight.min(count));
+    }
+    if count > MOST {
+        let remedy = "promethean replay shows more";
+        return Err(Failure::usage(format!("--count: --no-ack holds at most {MOST} events; {remedy}")));
+    }
+    Ok(count)
 }
 
 pub(crate) fn tail(args: &TailArgs) -> Result<(), Failure> {
@@ -38,38 +60,58 @@ fn read(
         return Err(Failure::usage(format!("--from: {remedy}")));
     };
     let limit = hub::patience("--timeout", args.timeout.as_deref())?;
-    hub::run(async {
-        let client = hub::connect(&args.at).await?;
-        let mut events =
-            client.subscribe(topic, group, SubscribeOptions { from, ..options }).await.map_err(hub::failure)?;
+    hub::run_to_its_end(async {
+        let subscribe = async {
+            let client = hub::connect(&args.at).await?;
+            let options = SubscribeOptions { from, ..options };
+            let events = client.subscribe(topic, group, options).await.map_err(hub::failure)?;
+            Ok((client, events))
+        };
+        let (client, mut events) = hub::unless_interrupted(subscribe).await?;
         out::done(&format!("subscribed to {topic}{}", group.map_or_else(String::new, |group| format!(" as {group}"))));
-        let (mut left, mut held) = (args.count, Vec::new());
-        while left != Some(0) {
-            let next = hub::within(limit, async { events.next().await.map_err(hub::failure) }).await?;
-            let Some(delivery) = next else { break };
-            print::event(&mut std::io::stdout().lock(), delivery.event(), delivery.json(), args.json)?;
-            if hold {
-                held.push(delivery);
-            } else {
-                delivery.ack().await.map_err(hub::failure)?;
-            }
-            left = left.map(|left| left - 1);
-        }
-        if hold {
-            // Or what is given back comes here again.
-            events.pause().await.map_err(hub::failure)?;
-            give_back(&held).await?;
-        }
-        drop(events);
-        client.close().await.map_err(hub::failure)
+        let mut held = Vec::new();
+        let ended = hub::unless_interrupted(consume(&mut events, &mut held, hold, limit, args)).await;
+        let gone = hub::unless_interrupted(goodbye(client, events, held)).await;
+        ended.and(gone)
     })
 }
 
-/// Looking at events is no attempt to handle them.
-async fn give_back(held: &[Delivery]) -> Result<(), Failure> {
-    for delivery in held {
-        let released = GiveBack { release: true, ..GiveBack::default() };
-        delivery.nack(released).await.map_err(hub::failure)?;
+/// Prints what comes; what is not acked is in `held`.
+async fn consume(
+    events: &mut Subscription,
+    held: &mut Vec<Delivery>,
+    hold: bool,
+    limit: Option<Duration>,
+    args: &ReadArgs,
+) -> Result<(), Failure> {
+    let mut left = args.count;
+    while left != Some(0) {
+        let next = hub::within(limit, async { events.next().await.map_err(hub::failure) }).await?;
+        let Some(delivery) = next else { break };
+        left = left.map(|left| left - 1);
+        held.push(delivery);
+        if left == Some(0) {
+            // Or the ack makes room for an event that nobody will read.
+            events.pause().await.map_err(hub::failure)?;
+        }
+        let Some(delivery) = held.last() else { break };
+        match print::line(&mut io::stdout().lock(), delivery.event(), delivery.json(), args.json) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            printed => print::written(printed)?,
+        }
+        if !hold {
+            delivery.ack().await.map_err(hub::failure)?;
+            held.pop();
+        }
     }
     Ok(())
+}
+
+/// Looking at events is no attempt to handle them.
+async fn goodbye(client: Client, events: Subscription, held: Vec<Delivery>) -> Result<(), Failure> {
+    let goodbye = async {
+        events.end(held).await.map_err(hub::failure)?;
+        client.close().await.map_err(hub::failure)
+    };
+    hub::within(Some(GOODBYE), goodbye).await
 }

@@ -139,6 +139,53 @@ fn sub_no_ack_shows_events_and_leaves_them_to_the_group() {
 }
 
 #[test]
+fn sub_count_leaves_the_other_events_as_they_were() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "--ndjson"], "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n");
+    let take = |count| hub.ok(&["sub", "a", "--group", "g", "--from", "earliest", "--count", count], "");
+    // More often than an event is tried.
+    for n in 1..=6 {
+        assert!(take("1").ends_with(&format!("a#{n} {n}\n")));
+    }
+    assert_eq!(take("4").lines().count(), 4);
+    assert_eq!(hub.ok(&["dlq", "list", "--json"], ""), "{\"topics\":[]}\n", "no dead letters");
+}
+
+#[test]
+fn sub_no_ack_leaves_events_as_they_were_however_it_ends() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "--ndjson"], "1\n2\n3\n");
+    let look = ["sub", "a", "--group", "g", "--from", "earliest", "--no-ack"];
+    // Each more often than an event is tried.
+    for _ in 0..6 {
+        let (code, said) = hub.exit(&[&look[..], &["--timeout", "100ms"]].concat());
+        assert_eq!(code, 124, "{said}");
+
+        let mut interrupted = hub.spawn(&look);
+        let mut printed = BufReader::new(interrupted.stdout.take().expect("stdout")).lines();
+        assert!(printed.next().expect("a line").expect("text").ends_with("a#1 1"));
+        kill_process(Pid::from_child(&interrupted), Signal::INT).expect("signalled");
+        assert_eq!(interrupted.wait().expect("ended").code(), Some(130));
+
+        let mut unread = hub.spawn(&look);
+        drop(unread.stdout.take());
+        assert_eq!(unread.wait().expect("ended").code(), Some(0));
+    }
+    assert_eq!(hub.ok(&["sub", "a", "--group", "g", "--count", "3"], "").lines().count(), 3);
+    assert_eq!(hub.ok(&["dlq", "list", "--json"], ""), "{\"topics\":[]}\n", "no dead letters");
+}
+
+#[test]
+fn sub_no_ack_holds_as_many_as_it_is_to_show() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "--ndjson"], &"1\n".repeat(200));
+    let look = ["sub", "a", "--group", "g", "--from", "earliest", "--no-ack", "--timeout", "10s", "--count"];
+    assert_eq!(hub.ok(&[&look[..], &["200"]].concat(), "").lines().count(), 200);
+    let (code, said) = hub.exit(&[&look[..], &["10001"]].concat());
+    assert_eq!((code, said.contains("--count")), (2, true), "{said}");
+}
+
+#[test]
 fn ndjson_is_one_event_a_line_and_export_and_replay_give_it_back() {
     let hub = Hub::start(&[]);
     let lines: String = (0..1_200).map(|n| format!("{{\"n\":{n}}}\n\n")).collect();
