@@ -142,7 +142,8 @@ fn sub_no_ack_shows_events_and_leaves_them_to_the_group() {
 fn sub_count_leaves_the_other_events_as_they_were() {
     let hub = Hub::start(&[]);
     hub.ok(&["pub", "a", "--ndjson"], "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n");
-    let take = |count| hub.ok(&["sub", "a", "--group", "g", "--from", "earliest", "--count", count], "");
+    let sub = ["sub", "a", "--group", "g", "--from", "earliest", "--timeout", "10s", "--count"];
+    let take = |count| hub.ok(&[&sub[..], &[count]].concat(), "");
     // More often than an event is tried.
     for n in 1..=6 {
         assert!(take("1").ends_with(&format!("a#{n} {n}\n")));
@@ -171,7 +172,7 @@ fn sub_no_ack_leaves_events_as_they_were_however_it_ends() {
         drop(unread.stdout.take());
         assert_eq!(unread.wait().expect("ended").code(), Some(0));
     }
-    assert_eq!(hub.ok(&["sub", "a", "--group", "g", "--count", "3"], "").lines().count(), 3);
+    assert_eq!(hub.ok(&["sub", "a", "--group", "g", "--count", "3", "--timeout", "10s"], "").lines().count(), 3);
     assert_eq!(hub.ok(&["dlq", "list", "--json"], ""), "{\"topics\":[]}\n", "no dead letters");
 }
 
