@@ -115,7 +115,7 @@ async fn the_hub_drains_an_outbox_in_mongodb_by_configuration_and_parked_rows_ca
     parked.sort_unstable();
     assert_eq!((code, parked.len()), (Some(0), 2), "{listed}");
     assert!(parked[0].starts_with("bad_id: ") && parked[1].starts_with("bad_topic: "), "{parked:?}");
-    assert_eq!(cli(&["outbox", "list", "--status", "sent"]).1.lines().count(), 50);
+    assert_eq!(cli(&["outbox", "list", "--status", "sent", "--json"]).1.lines().count(), 50);
     let mended = shop.collection("outbox").update_one(doc! {"_id": bad}, doc! {"$set": {"topic": "mended"}}).await;
     assert_eq!(mended.expect("mended").modified_count, 1);
     assert_eq!(cli(&["outbox", "retry", "--json", bad]), (Some(0), "{\"retried\":1}\n".to_owned()));
