@@ -60,7 +60,8 @@ describe("the page", () => {
     expect(await page.evaluate(() => document.activeElement?.textContent)).toBe("Topics");
     await page.keyboard.press("Enter");
     await page.getByRole("heading", { name: "Topics" }).waitFor();
-    expect(await page.evaluate(() => document.activeElement?.tagName)).toBe("H1");
+    // The focus follows once the heading is painted.
+    await page.waitForFunction(() => document.activeElement?.tagName === "H1");
     await page.getByRole("link", { name: "order.created", exact: true }).focus();
     const before = await page.evaluate(() => document.activeElement?.textContent);
     await page.keyboard.press("ArrowDown");

@@ -178,7 +178,7 @@ async fn the_hub_drains_an_outbox_by_configuration_and_parked_rows_can_be_listed
     assert_eq!((code, retried.as_str()), (Some(0), "{\"retried\":1}\n"));
     assert_eq!(cli(&["outbox", "retry", "no-such-row"]).0, Some(5));
     wait_until("the mended row is published", || unfinished(&shop) == 0);
-    assert_eq!(cli(&["outbox", "list"]).1.lines().count(), 2);
+    assert_eq!(cli(&["outbox", "list", "--json"]).1.lines().count(), 2);
 
     let metric = |text: &str, name: &str| -> f64 {
         let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_default();

@@ -122,7 +122,7 @@ async fn the_hub_drains_an_outbox_in_mongodb_by_configuration_and_parked_rows_ca
     assert_eq!(cli(&["outbox", "retry", "no-such-row"]).0, Some(5));
     assert_eq!(cli(&["outbox", "list", "--table", "typo"]).0, Some(1), "nothing is made by looking");
     shop.drained().await;
-    assert_eq!(cli(&["outbox", "list"]).1.lines().count(), 1);
+    assert_eq!(cli(&["outbox", "list", "--json"]).1.lines().count(), 1);
     assert!(hub.terminate().success(), "ends in order");
 
     // With the client, until nothing is left.
