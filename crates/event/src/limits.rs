@@ -20,6 +20,8 @@ pub const RESERVED_HEADER: &str = "promethean-";
 pub const MAX_DEPTH: usize = 128;
 /// Most events of one batch.
 pub const MAX_BATCH: usize = 10_000;
+/// Most events that a subscriber may hold without an ack, or have read for it at a time.
+pub const MAX_IN_FLIGHT: usize = 10_000;
 /// Default of `max_event_bytes`.
 pub const DEFAULT_EVENT_BYTES: usize = 1024 * 1024;
 /// Default of `max_frame_bytes`.

@@ -180,8 +180,8 @@ impl SubscribeOptions {
     /// # Errors
     /// `bad_request` that names the option as it is called on the wire.
     pub fn check(&self) -> Result<(), Invalid> {
-        range("maxInFlight", self.max_in_flight, 1, 10_000)?;
-        range("batchSize", self.batch_size, 1, 10_000)?;
+        range("maxInFlight", self.max_in_flight, 1, limits::MAX_IN_FLIGHT)?;
+        range("batchSize", self.batch_size, 1, limits::MAX_IN_FLIGHT)?;
         if self.ack_timeout < Duration::from_millis(100) {
             return Err(Invalid::request(
                 "ackTimeoutMs",

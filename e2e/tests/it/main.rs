@@ -14,3 +14,6 @@ mod scenarios;
 mod secrets;
 mod state;
 mod systemd;
+
+/// The repository.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

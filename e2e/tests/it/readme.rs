@@ -9,9 +9,9 @@ use promethean_e2e::transcript::{Shell, blocks, steps};
 use promethean_e2e::{Hub, Setup, binary, get};
 use serde_json::Value;
 
-include!(concat!(env!("OUT_DIR"), "/readme.rs"));
+use crate::ROOT;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+include!(concat!(env!("OUT_DIR"), "/readme.rs"));
 
 fn readme() -> String {
     std::fs::read_to_string(Path::new(ROOT).join("README.md")).expect("README.md")

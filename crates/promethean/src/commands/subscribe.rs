@@ -7,17 +7,16 @@ use std::io;
 use std::time::Duration;
 
 use promethean_client::{Client, Delivery, SubscribeOptions, Subscription};
+use promethean_event::limits::{self, MAX_IN_FLIGHT};
 
 use super::{hub, out, print};
 use crate::args::{ReadArgs, SubArgs, TailArgs};
 use crate::exit::Failure;
 
 /// How long `--no-ack` may look at an event before it goes to somebody else: the longest lease there is.
-const LOOK: Duration = promethean_event::limits::MAX_LEASE;
+const LOOK: Duration = limits::MAX_LEASE;
 /// How long the hub has to take back what was not acked.
 const GOODBYE: Duration = Duration::from_secs(5);
-/// The largest `maxInFlight` of the contract.
-const MOST: usize = 10_000;
 
 pub(crate) fn sub(args: &SubArgs) -> Result<(), Failure> {
     let mut options =
@@ -35,9 +34,9 @@ fn in_flight(args: &SubArgs, count: Option<u64>) -> Result<usize, Failure> {
     if !args.no_ack {
         return Ok(args.max_in_flight.min(count));
     }
-    if count > MOST {
+    if count > MAX_IN_FLIGHT {
         let remedy = "promethean replay shows more";
-        return Err(Failure::usage(format!("--count: --no-ack holds at most {MOST} events; {remedy}")));
+        return Err(Failure::usage(format!("--count: --no-ack holds at most {MAX_IN_FLIGHT} events; {remedy}")));
     }
     Ok(count)
 }

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use promethean_e2e::transcript::blocks;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::ROOT;
 use world::World;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Programs that are not run: they only have to be named.
@@ -47,7 +47,7 @@ async fn the_commands_of_every_page_work() {
     assert!(pages.iter().any(|page| page == "docs/guide/state.md"), "the pages were not found: {pages:?}");
     for page in pages {
         let text = read(&page);
-        let mut world = World::new(&text).await;
+        let world = World::new(&text).await;
         for (first, block) in blocks(&text, "sh") {
             for (line, command) in lines(first, &block) {
                 if STAND_INS.iter().any(|program| starts(&command, program)) {
@@ -138,6 +138,7 @@ fn speak_and_stop(child: &mut Child, said: &PathBuf) -> Result<ExitStatus, Strin
         }
         if started.elapsed() > PATIENCE {
             signal(child, Signal::KILL);
+            let _ = child.wait();
             return Err("it said nothing".into());
         }
         std::thread::sleep(Duration::from_millis(10));
