@@ -124,8 +124,15 @@ impl Journal {
         self.offset + bytes <= self.allocated
     }
 
-    /// Writes one frame; `frame` begins with [`FRAME_HEAD`] bytes of room for its head.
+    /// Writes one frame.
     pub(super) fn write(&mut self, frame: &mut Vec<u8>) -> io::Result<()> {
+        let offset = self.place(frame)?;
+        self.file.write_at(offset, frame)
+    }
+
+    /// Gives a frame its head and its place, where it is to be written next: where that fails, nothing may be written
+    /// after it. `frame` begins with [`FRAME_HEAD`] bytes of room for its head.
+    pub(super) fn place(&mut self, frame: &mut Vec<u8>) -> io::Result<u64> {
         let len = frame.len() - FRAME_HEAD;
         let mut head = [0; FRAME_HEAD];
         head[..4].copy_from_slice(FRAME);
@@ -136,11 +143,11 @@ impl Journal {
         let crc = checksum(self.salt, &frame[8..]);
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
         frame.resize(frame.len().next_multiple_of(8), 0);
-        self.file.write_at(self.offset, frame)?;
+        let offset = self.offset;
         self.offset += frame.len() as u64;
         self.allocated = self.allocated.max(self.offset);
         self.frames += 1;
-        Ok(())
+        Ok(offset)
     }
 
     /// The file, for a sync. What was written before it is durable once it has succeeded: see [`Self::synced_up_to`].

@@ -78,7 +78,6 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
-    arrived: Condvar,
     room: Arc<Semaphore>,
     permits: u32,
 }
@@ -97,18 +96,20 @@ pub(super) struct Queued {
 struct Waiting {
     requests: VecDeque<Queued>,
     closed: bool,
-    /// Threads that sleep.
-    idle: usize,
-    /// One of them is woken already.
+    /// Threads that sleep. The one that fell asleep last is woken first: what the work needs is in its core's cache.
+    asleep: Vec<Arc<Condvar>>,
+    /// One is woken already.
     woken: bool,
 }
 
 impl Waiting {
-    fn add(&mut self, queued: Queued, arrived: &Condvar) {
+    fn add(&mut self, queued: Queued) {
         self.requests.push_back(queued);
-        if self.idle > 0 && !self.woken {
+        if !self.woken
+            && let Some(last) = self.asleep.pop()
+        {
             self.woken = true;
-            arrived.notify_one();
+            last.notify_one();
         }
     }
 }
@@ -117,7 +118,7 @@ impl Queue {
     pub(super) fn new(bytes: u64) -> Self {
         let permits = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, 1 << 28);
         let room = Arc::new(Semaphore::new(permits as usize));
-        Self { waiting: Mutex::default(), arrived: Condvar::new(), room, permits }
+        Self { waiting: Mutex::default(), room, permits }
     }
 
     /// Waits for room and leaves a request.
@@ -133,7 +134,7 @@ impl Queue {
         if waiting.closed {
             return Err(closed());
         }
-        waiting.add(Queued { request, bound, permit }, &self.arrived);
+        waiting.add(Queued { request, bound, permit });
         Ok(())
     }
 
@@ -142,17 +143,18 @@ impl Queue {
         let Ok(permit) = self.room.clone().try_acquire_owned() else { return };
         let mut waiting = self.waiting.lock();
         if !waiting.closed {
-            waiting.add(Queued { bound: request.bound(), request, permit }, &self.arrived);
+            waiting.add(Queued { bound: request.bound(), request, permit });
         }
     }
 
-    /// Waits until there is something to take; false: closed and empty.
-    pub(super) fn wait(&self) -> bool {
+    /// Waits until there is something to take; false: closed and empty. `arrived`: the caller's own.
+    pub(super) fn wait(&self, arrived: &Arc<Condvar>) -> bool {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() && !waiting.closed {
-            waiting.idle += 1;
-            self.arrived.wait(&mut waiting);
-            waiting.idle -= 1;
+            waiting.asleep.push(arrived.clone());
+            arrived.wait(&mut waiting);
+            // Where it woke up by itself.
+            waiting.asleep.retain(|one| !Arc::ptr_eq(one, arrived));
             waiting.woken = false;
         }
         !waiting.requests.is_empty()
@@ -179,7 +181,8 @@ impl Queue {
 
     /// Lets nothing more in.
     pub(super) fn close(&self) {
-        self.waiting.lock().closed = true;
-        self.arrived.notify_all();
+        let mut waiting = self.waiting.lock();
+        waiting.closed = true;
+        waiting.asleep.drain(..).for_each(|one| _ = one.notify_one());
     }
 }

@@ -12,7 +12,7 @@ pub struct Stats {
     pub events: u64,
     /// Bytes written to the journal.
     pub journal_bytes: u64,
-    /// Calls of fdatasync for the journal.
+    /// Times that something of the journal was made durable.
     pub syncs: u64,
     /// The time all of them took.
     pub sync_total: Duration,

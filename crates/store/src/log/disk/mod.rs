@@ -1,7 +1,8 @@
 //! The file seam: everything the engine does to a disk goes through here.
 //!
 //! Small on purpose, so that the test disk can take the power away at every single call. What a call promises:
-//! bytes survive a crash once [`File::sync`] has returned, names once [`Disk::sync_dir`] of their directory has.
+//! bytes survive a crash once [`File::sync`] or their [`File::write_durably`] has returned, names once
+//! [`Disk::sync_dir`] of their directory has.
 
 mod real;
 #[cfg(feature = "suite")]
@@ -121,6 +122,16 @@ pub trait File: Debug + Send + Sync {
     /// # Errors
     /// The system's. What was not durable before may be lost then, whatever a later call says.
     fn sync(&self) -> io::Result<()>;
+
+    /// Writes all of `data` at `offset` and makes these bytes durable, in one call where the system has one. What was
+    /// written elsewhere in the file and not synced need not be durable afterwards.
+    ///
+    /// # Errors
+    /// As of [`Self::write_at`] and [`Self::sync`].
+    fn write_durably(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.write_at(offset, data)?;
+        self.sync()
+    }
 }
 
 /// Reads a whole file.

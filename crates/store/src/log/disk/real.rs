@@ -89,4 +89,27 @@ impl File for fs::File {
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }
+
+    #[cfg(target_os = "linux")]
+    fn write_durably(&self, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
+        use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+        while !data.is_empty() {
+            match pwritev2(self, &[io::IoSlice::new(data)], offset, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    offset += written as u64;
+                    data = &data[written..];
+                }
+                Err(Errno::INTR) => {}
+                // A system that does not know the call, or a file system that does not know the flag: nothing is
+                // written then.
+                Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    File::write_at(self, offset, data)?;
+                    return self.sync();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
 }

@@ -23,14 +23,39 @@ pub use crashes::{Crashes, Survival};
 /// Something that changed the disk.
 #[derive(Debug, Clone)]
 enum Op {
-    Write { inode: usize, offset: u64, data: Arc<[u8]> },
-    SetLen { inode: usize, len: u64 },
-    Sync { inode: usize },
-    Create { path: PathBuf, inode: usize },
-    Rename { from: PathBuf, to: PathBuf },
-    Remove { path: PathBuf },
-    MakeDir { path: PathBuf },
-    SyncDir { path: PathBuf },
+    Write {
+        inode: usize,
+        offset: u64,
+        data: Arc<[u8]>,
+    },
+    SetLen {
+        inode: usize,
+        len: u64,
+    },
+    Sync {
+        inode: usize,
+    },
+    /// The last write of the file, and only it.
+    SyncWrite {
+        inode: usize,
+    },
+    Create {
+        path: PathBuf,
+        inode: usize,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    Remove {
+        path: PathBuf,
+    },
+    MakeDir {
+        path: PathBuf,
+    },
+    SyncDir {
+        path: PathBuf,
+    },
 }
 
 /// What goes wrong.
@@ -281,6 +306,15 @@ struct TestFile {
     inode: usize,
 }
 
+impl TestFile {
+    fn synced(&self, op: Op) -> io::Result<()> {
+        let mut state = self.disk.state.lock();
+        state.call(false)?;
+        state.did(|| op);
+        Ok(())
+    }
+}
+
 impl File for TestFile {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.disk.state.lock();
@@ -319,9 +353,12 @@ impl File for TestFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.disk.state.lock();
-        state.call(false)?;
-        state.did(|| Op::Sync { inode: self.inode });
-        Ok(())
+        self.synced(Op::Sync { inode: self.inode })
+    }
+
+    /// Two calls in the record: the power may go, and the disk fail, between writing and being durable.
+    fn write_durably(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.write_at(offset, data)?;
+        self.synced(Op::SyncWrite { inode: self.inode })
     }
 }

@@ -5,9 +5,9 @@
 //!
 //! With `sync = always` two threads take turns: while one waits for the disk with its frame, the other builds the
 //! next. Frames stay in order because each goes from stage to stage under locks that are taken in this order, the next
-//! before the last is let go: `builder` (numbers, encodes) → `file` (writes) → `publisher` (makes visible, answers).
-//! A sync is waited for without a lock, and marked in `file`: nothing is written meanwhile, so a frame is durable only
-//! if all before it are.
+//! before the last is let go: `builder` (numbers, encodes) → `file` (a place in it) → `publisher` (makes visible,
+//! answers). The disk is waited for without a lock, and that is marked in `file`: nothing else is written meanwhile, so
+//! a frame is durable only if all before it are.
 
 mod build;
 mod frame;
@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::disk::File;
 use super::journal::{FIRST, FRAME_HEAD, Journal, Next};
 use super::options::Sync;
 use super::queue::{Queued, Request};
@@ -76,8 +75,8 @@ impl Writer {
 
     /// Works until the queue is closed and empty.
     pub(super) fn run(&self) {
-        let mut frame = Frame::default();
-        while self.shared.queue.wait() {
+        let (mut frame, arrived) = (Frame::default(), Arc::default());
+        while self.shared.queue.wait(&arrived) {
             self.turn(&mut frame);
             // While nobody waits. What is left then is up to the next pause, or to whoever asks for a key.
             while self.shared.queue.is_empty() && self.publisher.lock().take_keys() {}
@@ -110,7 +109,7 @@ impl Writer {
             }
             let (number, end, handle) = (file.journal.number, file.journal.offset, file.journal.handle());
             drop(file);
-            let synced = self.sync_file(&*handle);
+            let synced = self.synced(|| handle.sync());
             file = self.file.lock();
             match synced {
                 Ok(()) if file.journal.number == number => file.journal.synced_up_to(end),
@@ -157,17 +156,20 @@ impl Writer {
         let mut file = self.free_file();
         let (mut done, clean) = (Ok(()), !file.journal.is_dirty());
         if frame.has_entries() {
-            done = self.write(&mut file.journal, frame);
+            done = self.count(frame);
             if done.is_ok() && self.shared.options.sync == Sync::Always {
                 file.syncing = true;
-                let (end, handle) = (file.journal.offset, file.journal.handle());
+                let (place, handle) = (file.journal.place(&mut frame.bytes), file.journal.handle());
+                let end = file.journal.offset;
                 drop((file, builder));
-                done = self.sync_file(&*handle);
+                done = self.synced(|| handle.write_durably(place?, &frame.bytes));
                 file = self.file.lock();
                 file.syncing = false;
                 if done.is_ok() {
                     file.journal.synced_up_to(end);
                 }
+            } else if done.is_ok() {
+                done = file.journal.write(&mut frame.bytes).map_err(|error| self.fail("write", &error));
             }
         }
         let number = file.journal.number;
@@ -193,7 +195,8 @@ impl Writer {
         file
     }
 
-    fn write(&self, journal: &mut Journal, frame: &mut Frame) -> Result<()> {
+    /// Counts a frame that is about to be written, if the engine still works.
+    fn count(&self, frame: &Frame) -> Result<()> {
         if let Some(error) = self.shared.failed() {
             return Err(error);
         }
@@ -201,19 +204,19 @@ impl Writer {
         Counters::add(&counters.commits, 1);
         Counters::add(&counters.events, frame.events.len() as u64);
         Counters::add(&counters.journal_bytes, frame.bytes.len() as u64);
-        journal.write(&mut frame.bytes).map_err(|error| self.fail("write", &error))
+        Ok(())
     }
 
     fn sync(&self, journal: &mut Journal) -> Result<()> {
-        self.sync_file(&*journal.handle())?;
+        self.synced(|| journal.handle().sync())?;
         journal.synced_up_to(journal.offset);
         Ok(())
     }
 
-    /// Makes the journal durable, or the engine fail.
-    fn sync_file(&self, file: &dyn File) -> Result<()> {
+    /// Makes something of the journal durable, or the engine fail.
+    fn synced(&self, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         let start = Instant::now();
-        let synced = file.sync();
+        let synced = sync();
         self.shared.counters.synced(start.elapsed());
         synced.map_err(|error| self.fail("sync", &error))
     }

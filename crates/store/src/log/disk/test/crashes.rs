@@ -1,6 +1,7 @@
 //! What a crash leaves behind.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,6 +79,7 @@ impl Crashes {
                     apply(&mut self.durable[inode], &op);
                 }
             }
+            Op::SyncWrite { inode } => self.sync_write(inode),
             Op::Create { ref path, inode } => {
                 self.durable.resize_with(self.durable.len().max(inode + 1), Content::default);
                 self.change(&path.clone(), op);
@@ -91,6 +93,17 @@ impl Crashes {
             }
         }
         true
+    }
+
+    /// Makes the last write of a file durable. Of the ones before, what is not overwritten waits on.
+    fn sync_write(&mut self, inode: usize) {
+        let Some(pending) = self.writes.get_mut(&inode) else { return };
+        let Some(last) = pending.pop() else { return };
+        apply(&mut self.durable[inode], &last);
+        if let Op::Write { offset, data, .. } = last {
+            let range = offset..offset + data.len() as u64;
+            *pending = std::mem::take(pending).iter().flat_map(|op| outside(op, &range)).collect();
+        }
     }
 
     fn change(&mut self, path: &Path, op: Op) {
@@ -127,6 +140,18 @@ fn apply(content: &mut Content, op: &Op) {
         Op::SetLen { len, .. } => content.set_len(*len),
         _ => {}
     }
+}
+
+/// What is left of a call when the bytes of `range` are not its any more.
+fn outside(op: &Op, range: &Range<u64>) -> Vec<Op> {
+    let Op::Write { inode, offset, data } = op else { return vec![op.clone()] };
+    let end = offset + data.len() as u64;
+    let part = |from: u64, to: u64| {
+        let bytes = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
+        (from < to).then(|| Op::Write { inode: *inode, offset: from, data: data[bytes(from)..bytes(to)].into() })
+    };
+    let before = part(*offset, end.min(range.start));
+    before.into_iter().chain(part(range.end.max(*offset), end)).collect()
 }
 
 fn rename(names: &mut BTreeMap<PathBuf, usize>, dirs: &mut BTreeSet<PathBuf>, op: &Op) {
@@ -186,5 +211,38 @@ fn survive(content: &mut Content, ops: &[Op], survival: Survival, random: &mut i
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{Disk as _, File, Mode};
+    use super::*;
+
+    #[test]
+    fn a_durable_write_survives_and_nothing_before_it_has_to() {
+        let disk = TestDisk::new();
+        let path = Path::new("/file");
+        let file: Arc<dyn File> = disk.open(path, Mode::Create).expect("made");
+        disk.sync_dir(Path::new("/")).expect("synced");
+        disk.record();
+        file.write_at(0, &[1; 300]).expect("written");
+        file.write_durably(100, &[2; 100]).expect("written");
+        let mut crashes = disk.crashes();
+        let mut states = Vec::new();
+        loop {
+            for survival in [Survival::Nothing, Survival::Everything] {
+                let left = crashes.crash(survival, &mut |_| 0);
+                states.push(super::super::super::read_all(&left, path).expect("read"));
+            }
+            if !crashes.advance() {
+                break;
+            }
+        }
+        let all = [vec![1; 100], vec![2; 100], vec![1; 100]].concat();
+        let only = [vec![0; 100], vec![2; 100]].concat();
+        // Nothing and everything: before the first call, after the write, after the second one's bytes, after its sync.
+        let expected = [vec![], vec![], vec![], vec![1; 300], vec![], all.clone(), only, all];
+        assert_eq!(states, expected);
     }
 }
