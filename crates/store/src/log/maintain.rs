@@ -278,7 +278,7 @@ impl Shared {
 /// Ends a rewritten segment, durably.
 fn end(writer: Option<Writer>, kept: &mut Vec<Meta>) -> io::Result<()> {
     let Some(writer) = writer else { return Ok(()) };
-    let (file, meta) = writer.finish()?;
+    let (file, meta, _) = writer.finish()?;
     file.sync()?;
     kept.push(meta);
     Ok(())

@@ -116,7 +116,7 @@ impl Filling {
 
     fn close(&mut self) -> io::Result<()> {
         if let Some(writer) = self.writer.take() {
-            let (file, meta) = writer.finish()?;
+            let (file, meta, _) = writer.finish()?;
             file.sync()?;
             self.entry.segments.push(meta);
         }

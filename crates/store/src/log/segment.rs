@@ -149,6 +149,14 @@ impl Writer {
         }
     }
 
+    /// Collects its bytes in `memory`, which another writer is done with.
+    pub(super) fn reuse(mut self, mut memory: Vec<u8>) -> Self {
+        memory.clear();
+        memory.append(&mut self.out);
+        self.out = memory;
+        self
+    }
+
     /// Bytes of the segment with what was pushed so far, about.
     pub(super) fn size(&self) -> u64 {
         self.at + self.out.len() as u64
@@ -218,8 +226,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the run: writes the footer. The caller syncs `file`, then the manifest may name the new length.
-    pub(super) fn finish(mut self) -> io::Result<(Arc<dyn File>, Meta)> {
+    /// Ends the run: writes the footer. The caller syncs the file, then the manifest may name the new length. The last
+    /// of what it returns is memory for the next writer.
+    pub(super) fn finish(mut self) -> io::Result<(Arc<dyn File>, Meta, Vec<u8>)> {
         self.end_block()?;
         let start = self.at + self.out.len() as u64;
         let mut footer = Vec::with_capacity(FOOTER_HEAD + self.entries.len() * ENTRY + TRAILER);
@@ -245,7 +254,7 @@ impl Writer {
         self.out.extend_from_slice(&footer);
         self.flush()?;
         self.meta.len = self.at;
-        Ok((self.file, self.meta))
+        Ok((self.file, self.meta, self.out))
     }
 }
 

@@ -16,7 +16,7 @@ use super::ids::Table;
 use super::index::{self, Additions, Latest};
 use super::journal;
 use super::manifest::TopicEntry;
-use super::segment::{Meta, Writer, topic_dir};
+use super::segment::{Writer, topic_dir};
 use super::shared::{Sealed, Shared, is_full};
 use super::stats::Counters;
 use super::topic::{TopicState, Unsettled};
@@ -95,6 +95,8 @@ pub(super) fn run(shared: &Shared) {
 struct Unsynced {
     files: Vec<Arc<dyn File>>,
     dirs: Vec<PathBuf>,
+    /// What one segment's writer collected its bytes in, for the next: memory that is new costs more than the copy.
+    memory: Vec<u8>,
 }
 
 impl Shared {
@@ -184,7 +186,7 @@ impl Shared {
                                 last.len < target.0 && last.events < target.1 && !old && !frozen
                             }),
                         };
-                        match again.cloned() {
+                        let open = match again.cloned() {
                             Some(meta) => {
                                 entry.segments.pop();
                                 Writer::extend(disk, dir, state.number, meta, form)?
@@ -198,7 +200,8 @@ impl Shared {
                                 unsynced.dirs.push(topic_dir);
                                 Writer::create(disk, dir, (state.number, &state.name), seq, 0, form)?
                             }
-                        }
+                        };
+                        open.reuse(std::mem::take(&mut unsynced.memory))
                     }
                 };
                 let open = writer.insert(open);
@@ -239,8 +242,9 @@ impl Shared {
 }
 
 fn end_run(writer: Writer, entry: &mut TopicEntry, unsynced: &mut Unsynced) -> io::Result<()> {
-    let (file, meta): (_, Meta) = writer.finish()?;
+    let (file, meta, memory) = writer.finish()?;
     unsynced.files.push(file);
+    unsynced.memory = memory;
     entry.segments.push(meta);
     Ok(())
 }

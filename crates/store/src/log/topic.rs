@@ -5,6 +5,7 @@
 //! more once a younger one exists.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -59,15 +60,53 @@ pub(super) struct Inner {
 pub(super) struct Generation {
     journal: u64,
     first: Seq,
-    /// Shared with the settling, which reads them without the lock once no more are added.
-    events: Arc<Vec<Held>>,
+    events: Events,
     /// The latest event of each key among the first `keyed` events. Looking a key up costs a publisher more than
     /// all else that happens to its event in memory, so it is done when nobody waits, or when somebody asks.
     keys: HashMap<Bytes, Seq, RandomState>,
     keyed: usize,
     bytes: u64,
-    /// The latest time of each [`STRIDE`] events.
+    /// The latest time of each [`STRIDE`] events; of the last ones, which may be fewer, in `newest`.
     maxima: Vec<u64>,
+    newest: u64,
+}
+
+/// The events of a generation.
+#[derive(Debug)]
+enum Events {
+    Growing(Vec<Held>),
+    /// No more are added: settling reads them without the lock.
+    Sealed(Arc<Vec<Held>>),
+}
+
+impl Deref for Events {
+    type Target = Vec<Held>;
+
+    fn deref(&self) -> &Vec<Held> {
+        match self {
+            Self::Growing(events) => events,
+            Self::Sealed(events) => events,
+        }
+    }
+}
+
+impl Events {
+    fn grow(&mut self) -> &mut Vec<Held> {
+        match self {
+            Self::Growing(events) => events,
+            // A sealed journal file gets no more frames; if it did, they would be added to a copy.
+            Self::Sealed(events) => Arc::make_mut(events),
+        }
+    }
+
+    fn seal(&mut self) -> Arc<Vec<Held>> {
+        let sealed = match self {
+            Self::Growing(events) => Arc::new(std::mem::take(events)),
+            Self::Sealed(events) => return events.clone(),
+        };
+        *self = Self::Sealed(sealed.clone());
+        sealed
+    }
 }
 
 /// A topic's part of one journal file, for settling.
@@ -137,11 +176,12 @@ impl TopicState {
         loop {
             let mut inner = self.inner.lock();
             inner.take_keys(STEP);
-            let generation = inner.generations.iter().find(|generation| generation.journal == journal)?;
+            let first_seq = inner.first_seq;
+            let generation = inner.generations.iter_mut().find(|generation| generation.journal == journal)?;
             if generation.keyed == generation.events.len() {
-                let gone = usize::try_from(inner.first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
+                let gone = usize::try_from(first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
                 let keys = generation.keys.iter().map(|(key, seq)| (key.clone(), *seq)).collect();
-                return Some(Unsettled { first: generation.first, events: generation.events.clone(), gone, keys });
+                return Some(Unsettled { first: generation.first, events: generation.events.seal(), gone, keys });
             }
             MutexGuard::unlock_fair(inner);
         }
@@ -163,24 +203,25 @@ impl Inner {
             self.generations.push_back(Generation {
                 journal,
                 first: self.last_seq + 1,
-                events: Arc::new(Vec::with_capacity(capacity)),
+                events: Events::Growing(Vec::with_capacity(capacity)),
                 keys: HashMap::default(),
                 keyed: 0,
                 bytes: 0,
                 maxima: Vec::new(),
+                newest: 0,
             });
         }
         let Some(generation) = self.generations.back_mut() else { return };
-        let held = Arc::make_mut(&mut generation.events);
+        let held = generation.events.grow();
         for event in events {
             self.last_seq += 1;
             self.last = Some((event.id, event.ts));
             generation.bytes += event.wire_len();
-            match generation.maxima.last_mut() {
-                Some(max) if !held.len().is_multiple_of(STRIDE) => *max = event.ts.0.max(*max),
-                _ => generation.maxima.push(event.ts.0),
-            }
+            generation.newest = event.ts.0.max(generation.newest);
             held.push(event);
+            if held.len().is_multiple_of(STRIDE) {
+                generation.maxima.push(std::mem::take(&mut generation.newest));
+            }
         }
     }
 
@@ -241,7 +282,8 @@ impl Inner {
     pub(super) fn first_since(&self, ts: Millis) -> Option<Seq> {
         for generation in &self.generations {
             let skip = usize::try_from(self.first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
-            for (stride, _) in generation.maxima.iter().enumerate().filter(|(_, max)| **max >= ts.0) {
+            let maxima = generation.maxima.iter().chain(std::iter::once(&generation.newest));
+            for (stride, _) in maxima.enumerate().filter(|(_, max)| **max >= ts.0) {
                 let start = (stride * STRIDE).max(skip);
                 let end = ((stride + 1) * STRIDE).min(generation.events.len());
                 let found = generation.events.get(start..end).and_then(|part| part.iter().position(|e| e.ts >= ts));

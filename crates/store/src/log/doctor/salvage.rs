@@ -182,7 +182,7 @@ fn write_topic(
             Some(open) if open.size() < options.segment_bytes => open,
             full => {
                 if let Some(full) = full {
-                    let (file, meta) = full.finish()?;
+                    let (file, meta, _) = full.finish()?;
                     file.sync()?;
                     found.segments.push(meta);
                 }
@@ -213,7 +213,7 @@ fn write_topic(
         push(*seq, held, entry)?;
     }
     if let Some(open) = writer {
-        let (file, meta) = open.finish()?;
+        let (file, meta, _) = open.finish()?;
         file.sync()?;
         entry.segments.push(meta);
         disk.sync_dir(&topic_dir(to, topic.0))?;

@@ -26,6 +26,8 @@ use crate::{Appended, Error, Outcome, Result, Saved, Version};
 #[derive(Debug)]
 struct Writing {
     state: Arc<TopicState>,
+    /// As in `state`, here because all else that an event needs of its topic is.
+    name: Topic,
     last_seq: Seq,
     /// Changed since the journal file began.
     dirty: bool,
@@ -60,8 +62,9 @@ impl Builder {
     }
 
     fn add(&mut self, state: Arc<TopicState>, last_seq: Seq) {
-        self.names.insert(state.name.clone(), self.topics.len());
-        self.topics.push(Writing { state, last_seq, dirty: true });
+        let name = state.name.clone();
+        self.names.insert(name.clone(), self.topics.len());
+        self.topics.push(Writing { state, name, last_seq, dirty: true });
     }
 
     /// The state of what the journal file touched, as of its end. Everything built has to be visible.
@@ -256,14 +259,15 @@ impl Builder {
 
     /// Gives an event its seq and puts it into the frame.
     fn number(&mut self, event: NewEvent, frame: &mut Frame) -> Result<Outcome> {
-        let topic = match frame.runs.last().map(|run| &run.topic) {
-            Some(last) if same(&last.name, &event.topic) => last.number as usize - 1,
-            _ => self.topic(&event.topic, frame)?,
+        let last = frame.runs.last().and_then(|run| Some((run.topic, self.numbered(run.topic)?)));
+        let number = match last {
+            Some((number, writing)) if same(&writing.name, &event.topic) => number,
+            _ => u32::try_from(self.topic(&event.topic, frame)? + 1).unwrap_or(u32::MAX),
         };
-        let writing = &mut self.topics[topic];
+        let writing = &mut self.topics[number as usize - 1];
         writing.last_seq += 1;
         writing.dirty = true;
-        let (id, seq, number) = (event.id, writing.last_seq, writing.state.number);
+        let (id, seq) = (event.id, writing.last_seq);
         let client = event.origin == IdOrigin::Client;
         let NewEvent { ts, appended, spans, body, .. } = event;
         let held = Held { id, ts, appended, spans, client, body };
@@ -274,8 +278,8 @@ impl Builder {
             self.unseen.lock().ids.insert(id, (number, seq));
         }
         match frame.runs.last_mut() {
-            Some(run) if run.topic.number == number => run.events += 1,
-            _ => frame.runs.push(Run { topic: writing.state.clone(), first: seq, events: 1 }),
+            Some(run) if run.topic == number => run.events += 1,
+            _ => frame.runs.push(Run { topic: number, first: seq, events: 1 }),
         }
         frame.events.push(held);
         Ok(Outcome::Stored(Appended { id, seq, duplicate: false }))

@@ -31,7 +31,8 @@ pub(super) struct Frame {
 /// Events of one topic that follow each other in a frame.
 #[derive(Debug)]
 pub(super) struct Run {
-    pub(super) topic: Arc<TopicState>,
+    /// The topic's number. Not the topic: with many of them, each event would fetch another one's count of references.
+    pub(super) topic: u32,
     /// The first one's seq.
     pub(super) first: Seq,
     pub(super) events: usize,

@@ -19,10 +19,12 @@ pub(super) struct Publisher {
     frame: u64,
     /// The frame's ids that clients made.
     clients: Vec<EventId>,
+    /// The topics seen so far, number 1 first.
+    topics: Vec<Arc<TopicState>>,
     /// Topics of the frame whose tail somebody may wait for.
-    watched: Vec<Arc<TopicState>>,
+    watched: Vec<u32>,
     /// Topics with events whose keys are not taken in yet.
-    unkeyed: Vec<Arc<TopicState>>,
+    unkeyed: Vec<u32>,
 }
 
 impl Publisher {
@@ -34,21 +36,24 @@ impl Publisher {
             let mut events = frame.events.iter();
             for run in &frame.runs {
                 for (seq, held) in (run.first..).zip(events.by_ref().take(run.events)) {
-                    recent.insert(journal, held.id, (run.topic.number, seq), held.client);
+                    recent.insert(journal, held.id, (run.topic, seq), held.client);
                 }
             }
         }
         self.clients.extend(frame.events.iter().filter(|event| event.client).map(|event| event.id));
         let (mut events, mut created) = (frame.events.drain(..), false);
         for run in frame.runs.drain(..) {
-            let mut inner = run.topic.inner.lock();
+            if self.topics.len() < run.topic as usize {
+                self.topics.clone_from(&shared.topics.read().by_number);
+            }
+            let mut inner = self.topics[run.topic as usize - 1].inner.lock();
             created |= inner.last_seq == 0;
             inner.extend(journal, events.by_ref().take(run.events));
             let first = std::mem::replace(&mut inner.frame, self.frame) != self.frame;
             let unlisted = !std::mem::replace(&mut inner.unkeyed, true);
             let watched = first && inner.watched;
             drop(inner);
-            self.watched.extend(watched.then(|| run.topic.clone()));
+            self.watched.extend(watched.then_some(run.topic));
             self.unkeyed.extend(unlisted.then_some(run.topic));
         }
         drop(events);
@@ -81,7 +86,7 @@ impl Publisher {
                 }
             }
         }
-        self.watched.drain(..).for_each(|topic| topic.announce());
+        self.watched.drain(..).for_each(|topic| self.topics[topic as usize - 1].announce());
         if created {
             shared.created.send_modify(|version| *version += 1);
         }
@@ -90,8 +95,8 @@ impl Publisher {
 
     /// Takes some more keys in; whether there are any left.
     pub(super) fn take_keys(&mut self) -> bool {
-        let Some(topic) = self.unkeyed.last() else { return false };
-        let mut inner = topic.inner.lock();
+        let Some(&topic) = self.unkeyed.last() else { return false };
+        let mut inner = self.topics[topic as usize - 1].inner.lock();
         if inner.take_keys(KEYS) {
             inner.unkeyed = false;
             drop(inner);
