@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use promethean_event::Code;
 use promethean_event::frame::Answer;
 
-use super::socket::{self, Receiver, Sender};
+use super::socket::{self, Receiver, Sender, is_timeout};
 
 /// What to do.
 #[derive(Debug, Clone)]
@@ -266,10 +266,6 @@ fn ids_of(text: &[u8]) -> (String, String, Vec<u64>) {
         at = t;
     }
     (topic.to_owned(), ids, sent)
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// Stops everything after `duration`.

@@ -10,10 +10,15 @@ use std::time::{Duration, Instant};
 /// Fixed: masking has to be done, being unpredictable helps nobody here.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
+/// How long a write waits for a hub that does not read: it may be waiting for this side to read.
+const WRITE: Duration = Duration::from_millis(5);
+
 /// The sending side: collects frames, writes them with one call.
 pub(super) struct Sender {
     stream: TcpStream,
     buffer: Vec<u8>,
+    /// Bytes of `buffer` that are written already.
+    written: usize,
 }
 
 /// The receiving side.
@@ -29,6 +34,7 @@ pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender,
     let mut stream = TcpStream::connect(address).map_err(|error| io::Error::new(io::ErrorKind::NotConnected, error))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_millis(250)))?;
+    stream.set_write_timeout(Some(WRITE))?;
     let auth = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request = format!(
         "GET / HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -54,10 +60,14 @@ pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender,
         return Err(io::Error::new(kind, format!("the hub refuses the connection: {status}")));
     }
     receiver.start = head;
-    Ok((Sender { stream, buffer: Vec::with_capacity(256 * 1024) }, receiver))
+    Ok((Sender::new(stream), receiver))
 }
 
 impl Sender {
+    fn new(stream: TcpStream) -> Self {
+        Self { stream, buffer: Vec::with_capacity(256 * 1024), written: 0 }
+    }
+
     /// Adds a text frame.
     pub(super) fn push(&mut self, text: &[u8]) {
         let out = &mut self.buffer;
@@ -91,14 +101,27 @@ impl Sender {
         self.buffer.len() >= 128 * 1024
     }
 
-    /// Writes what was added.
+    /// Writes what was added, or as much of it as the hub takes: the rest waits for the next call, so that its caller
+    /// reads in between.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        if !self.buffer.is_empty() {
-            self.stream.write_all(&self.buffer)?;
-            self.buffer.clear();
+        while self.written < self.buffer.len() {
+            match self.stream.write(&self.buffer[self.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
+        self.buffer.clear();
+        self.written = 0;
         Ok(())
     }
+}
+
+/// Whether nothing came, or went, in the time that there was.
+pub(super) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 impl Receiver {
@@ -178,5 +201,36 @@ impl Receiver {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_does_not_read_holds_nobody_up_and_gets_everything_once_it_does() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        stream.set_write_timeout(Some(WRITE)).expect("set");
+        let (mut peer, _) = listener.accept().expect("accepted");
+        let mut sender = Sender::new(stream);
+        let frame = [b'x'; 1_000];
+        for _ in 0..32_000 {
+            sender.push(&frame);
+        }
+        sender.flush().expect("it does not wait for the peer");
+        assert!(sender.written < sender.buffer.len(), "32 MB fit into no socket");
+
+        let all = sender.buffer.clone();
+        let reading = std::thread::spawn(move || {
+            let mut got = vec![0; all.len()];
+            peer.read_exact(&mut got).expect("all of it comes");
+            got == all
+        });
+        while !sender.buffer.is_empty() {
+            sender.flush().expect("written");
+        }
+        assert!(reading.join().expect("no panic"), "in order, nothing twice");
     }
 }
