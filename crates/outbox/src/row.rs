@@ -75,8 +75,11 @@ impl NewRow {
         self
     }
 
-    /// Checks it, and gives it the id and the time it lacks.
-    pub(crate) fn seal(&self, now: Millis) -> Result<(EventId, Millis), Invalid> {
+    /// Checks it, and gives it the id and the time it lacks: what a store does before it adds a row.
+    ///
+    /// # Errors
+    /// What is wrong with an option, or a payload that nests too deeply.
+    pub fn seal(&self, now: Millis) -> Result<(EventId, Millis), Invalid> {
         self.options.check()?;
         if json::too_deep(self.payload.get().as_bytes()) {
             return Err(Invalid::new(Code::BadJson, "payload", "nests deeper than 128 levels"));
