@@ -26,10 +26,11 @@ macro_rules! tests {
     ($($name:ident: $work:expr;)*) => { $(#[test] fn $name() { $work })* };
 }
 
-// The crash points asked for here come to 105,000.
+// The crash points asked for here come to 110,000.
 tests! {
     nothing_answered_is_lost_in_a_crash: crash(1, Kind::Plain, Sync::Always, 14_000);
     nothing_answered_is_lost_in_another_crash: crash(2, Kind::Plain, Sync::Always, 20_000);
+    nothing_answered_is_lost_in_a_journal_that_grows: crash(3, Kind::Growing, Sync::Always, 5_000);
     a_crash_while_trimming_or_compacting_loses_nothing_else: crash(4, Kind::Shrinking, Sync::Always, 13_000);
     a_crash_while_trimming_or_compacting_loses_nothing_else_again: crash(5, Kind::Shrinking, Sync::Always, 22_000);
     without_syncs_a_crash_leaves_a_prefix: crash(6, Kind::Plain, Sync::Never, 18_000);

@@ -51,12 +51,34 @@ pub(super) struct Journal {
     pub(super) offset: u64,
     /// Bytes that are there already: writing over them does not grow the file.
     allocated: u64,
-    /// Frames written.
+    /// Frames that have got their place.
     frames: u64,
     /// Durable up to here.
     synced: u64,
     /// How much the file grows at once.
     step: u64,
+    /// It grew, and has not been synced as a whole since.
+    grown: bool,
+}
+
+/// Where a frame is to be written.
+pub(super) struct Place {
+    file: Arc<dyn File>,
+    offset: u64,
+    /// The file grew before it.
+    grown: bool,
+}
+
+impl Place {
+    /// Writes the frame and makes it durable.
+    pub(super) fn write_durably(&self, frame: &[u8]) -> io::Result<()> {
+        if !self.grown {
+            return self.file.write_durably(self.offset, frame);
+        }
+        // The space after it too: else every frame there would wait for the file system to find it some.
+        self.file.write_at(self.offset, frame)?;
+        self.file.sync()
+    }
 }
 
 /// What a new file is made from.
@@ -96,7 +118,7 @@ impl Journal {
         disk.rename(&spare, &dir.join(name(number)))?;
         disk.sync_dir(dir)?;
         let allocated = file.len()?;
-        Ok(Self { file, number, salt, offset: FIRST, allocated, frames: 0, synced: FIRST, step })
+        Ok(Self { file, number, salt, offset: FIRST, allocated, frames: 0, synced: FIRST, step, grown: false })
     }
 
     /// Goes on with a file where recovery found its end.
@@ -105,7 +127,8 @@ impl Journal {
         // What recovery took over is promised from now on, whatever mode wrote it.
         file.sync()?;
         let (allocated, frames) = (file.len()?, scan.frames.len() as u64);
-        Ok(Self { file, number, salt: scan.salt, offset: scan.end, allocated, frames, synced: scan.end, step })
+        let (salt, end) = (scan.salt, scan.end);
+        Ok(Self { file, number, salt, offset: end, allocated, frames, synced: end, step, grown: false })
     }
 
     /// Makes sure that `bytes` more, and `spare` after them, need no new space.
@@ -115,6 +138,7 @@ impl Journal {
             let chunk = self.step.clamp(4096, 4 << 20);
             self.file.write_at(self.allocated, &vec![0; usize::try_from(chunk).map_err(io::Error::other)?])?;
             self.allocated += chunk;
+            self.grown = true;
         }
         Ok(())
     }
@@ -126,13 +150,13 @@ impl Journal {
 
     /// Writes one frame.
     pub(super) fn write(&mut self, frame: &mut Vec<u8>) -> io::Result<()> {
-        let offset = self.place(frame)?;
-        self.file.write_at(offset, frame)
+        let place = self.place(frame)?;
+        place.file.write_at(place.offset, frame)
     }
 
     /// Gives a frame its head and its place, where it is to be written next: where that fails, nothing may be written
     /// after it. `frame` begins with [`FRAME_HEAD`] bytes of room for its head.
-    pub(super) fn place(&mut self, frame: &mut Vec<u8>) -> io::Result<u64> {
+    pub(super) fn place(&mut self, frame: &mut Vec<u8>) -> io::Result<Place> {
         let len = frame.len() - FRAME_HEAD;
         let mut head = [0; FRAME_HEAD];
         head[..4].copy_from_slice(FRAME);
@@ -143,11 +167,11 @@ impl Journal {
         let crc = checksum(self.salt, &frame[8..]);
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
         frame.resize(frame.len().next_multiple_of(8), 0);
-        let offset = self.offset;
+        let place = Place { file: self.file.clone(), offset: self.offset, grown: std::mem::take(&mut self.grown) };
         self.offset += frame.len() as u64;
         self.allocated = self.allocated.max(self.offset);
         self.frames += 1;
-        Ok(offset)
+        Ok(place)
     }
 
     /// The file, for a sync. What was written before it is durable once it has succeeded: see [`Self::synced_up_to`].

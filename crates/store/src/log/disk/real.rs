@@ -28,7 +28,7 @@ impl Disk for Real {
                 options.write(true).create(true).truncate(true);
             }
         }
-        Ok(Arc::new(options.open(path)?))
+        Ok(Arc::new(RealFile::new(options.open(path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -69,47 +69,86 @@ impl Disk for Real {
     }
 }
 
-impl File for fs::File {
+/// A file of the operating system.
+#[derive(Debug)]
+struct RealFile {
+    file: fs::File,
+    /// The file system makes a write with `RWF_DSYNC` durable.
+    durable_writes: bool,
+}
+
+impl RealFile {
+    fn new(file: fs::File) -> Self {
+        let durable_writes = durable_writes(&file);
+        Self { file, durable_writes }
+    }
+}
+
+/// Whether a write with `RWF_DSYNC` is durable when it returns. Some file systems take the flag and ignore it (9p, FUSE
+/// with direct I/O), so it has to be one that is known.
+#[cfg(target_os = "linux")]
+fn durable_writes(file: &fs::File) -> bool {
+    const EXT4: i64 = 0xEF53;
+    const XFS: i64 = 0x5846_5342;
+    const BTRFS: i64 = 0x9123_683E;
+    const F2FS: i64 = 0xF2F5_2010;
+    rustix::fs::fstatfs(file).is_ok_and(|system| matches!(i64::from(system.f_type), EXT4 | XFS | BTRFS | F2FS))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn durable_writes(_: &fs::File) -> bool {
+    false
+}
+
+impl File for RealFile {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        FileExt::read_exact_at(self, out, offset)
+        self.file.read_exact_at(out, offset)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        FileExt::write_all_at(self, data, offset)
+        self.file.write_all_at(data, offset)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        fs::File::set_len(self, len)
+        self.file.set_len(len)
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        self.file.sync_data()
     }
 
-    #[cfg(target_os = "linux")]
-    fn write_durably(&self, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
-        use rustix::io::{Errno, ReadWriteFlags, pwritev2};
-        while !data.is_empty() {
-            match pwritev2(self, &[io::IoSlice::new(data)], offset, ReadWriteFlags::DSYNC) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    offset += written as u64;
-                    data = &data[written..];
-                }
-                Err(Errno::INTR) => {}
-                // A system that does not know the call, or a file system that does not know the flag: nothing is
-                // written then.
-                Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
-                    File::write_at(self, offset, data)?;
-                    return self.sync();
-                }
-                Err(error) => return Err(error.into()),
-            }
+    fn write_durably(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.durable_writes {
+            return write_durably(&self.file, offset, data);
         }
-        Ok(())
+        self.write_at(offset, data)?;
+        self.sync()
     }
+}
+
+#[cfg(target_os = "linux")]
+fn write_durably(file: &fs::File, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
+    use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+    while !data.is_empty() {
+        match pwritev2(file, &[io::IoSlice::new(data)], offset, ReadWriteFlags::DSYNC) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                offset += written as u64;
+                data = &data[written..];
+            }
+            Err(Errno::INTR) => {}
+            // A system that does not know the call or the flag: nothing is written then.
+            Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
+                file.write_all_at(data, offset)?;
+                return file.sync_data();
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }

@@ -23,39 +23,15 @@ pub use crashes::{Crashes, Survival};
 /// Something that changed the disk.
 #[derive(Debug, Clone)]
 enum Op {
-    Write {
-        inode: usize,
-        offset: u64,
-        data: Arc<[u8]>,
-    },
-    SetLen {
-        inode: usize,
-        len: u64,
-    },
-    Sync {
-        inode: usize,
-    },
-    /// The last write of the file, and only it.
-    SyncWrite {
-        inode: usize,
-    },
-    Create {
-        path: PathBuf,
-        inode: usize,
-    },
-    Rename {
-        from: PathBuf,
-        to: PathBuf,
-    },
-    Remove {
-        path: PathBuf,
-    },
-    MakeDir {
-        path: PathBuf,
-    },
-    SyncDir {
-        path: PathBuf,
-    },
+    Write { inode: usize, offset: u64, data: Arc<[u8]> },
+    SetLen { inode: usize, len: u64 },
+    Sync { inode: usize },
+    SyncWrite { inode: usize, offset: u64 },
+    Create { path: PathBuf, inode: usize },
+    Rename { from: PathBuf, to: PathBuf },
+    Remove { path: PathBuf },
+    MakeDir { path: PathBuf },
+    SyncDir { path: PathBuf },
 }
 
 /// What goes wrong.
@@ -359,6 +335,6 @@ impl File for TestFile {
     /// Two calls in the record: the power may go, and the disk fail, between writing and being durable.
     fn write_durably(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.write_at(offset, data)?;
-        self.synced(Op::SyncWrite { inode: self.inode })
+        self.synced(Op::SyncWrite { inode: self.inode, offset })
     }
 }

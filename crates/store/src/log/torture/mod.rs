@@ -71,7 +71,8 @@ pub fn crash_everywhere(seed: u64, kind: Kind, sync: Sync) -> Result<u64, String
     let disk = TestDisk::new();
     disk.record();
     let ledger = runtime().block_on(async {
-        let log = Log::open(options(&disk, sync)).expect("an empty disk opens");
+        let journal_bytes = if kind == Kind::Growing { 64 << 10 } else { 4096 };
+        let log = Log::open(Options { journal_bytes, ..options(&disk, sync) }).expect("an empty disk opens");
         let ledger = workload::run(&log, &disk, seed, kind).await;
         log.close().await.expect("closes");
         ledger

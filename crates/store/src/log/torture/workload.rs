@@ -19,6 +19,8 @@ pub enum Kind {
     Plain,
     /// Also trims, and compaction of one topic.
     Shrinking,
+    /// As [`Kind::Plain`], with a journal file that grows while it is written.
+    Growing,
 }
 
 pub(super) const TOPICS: [&str; 3] = ["a", "b.long.name", "compacted"];

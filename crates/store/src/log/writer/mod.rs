@@ -151,7 +151,7 @@ impl Writer {
         }
     }
 
-    /// Writes a frame, makes it durable and visible, and answers. The builder is free once it is written.
+    /// Writes a frame, makes it durable and visible, and answers. The builder is free once it has its place.
     fn complete(&self, frame: &mut Frame, builder: Option<MutexGuard<'_, Builder>>) {
         let mut file = self.free_file();
         let (mut done, clean) = (Ok(()), !file.journal.is_dirty());
@@ -159,10 +159,10 @@ impl Writer {
             done = self.count(frame);
             if done.is_ok() && self.shared.options.sync == Sync::Always {
                 file.syncing = true;
-                let (place, handle) = (file.journal.place(&mut frame.bytes), file.journal.handle());
+                let place = file.journal.place(&mut frame.bytes);
                 let end = file.journal.offset;
                 drop((file, builder));
-                done = self.synced(|| handle.write_durably(place?, &frame.bytes));
+                done = self.synced(|| place?.write_durably(&frame.bytes));
                 file = self.file.lock();
                 file.syncing = false;
                 if done.is_ok() {

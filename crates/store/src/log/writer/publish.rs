@@ -44,7 +44,7 @@ impl Publisher {
         let (mut events, mut created) = (frame.events.drain(..), false);
         for run in frame.runs.drain(..) {
             if self.topics.len() < run.topic as usize {
-                self.topics.clone_from(&shared.topics.read().by_number);
+                self.topics.extend_from_slice(&shared.topics.read().by_number[self.topics.len()..]);
             }
             let mut inner = self.topics[run.topic as usize - 1].inner.lock();
             created |= inner.last_seq == 0;

@@ -79,7 +79,7 @@ impl Crashes {
                     apply(&mut self.durable[inode], &op);
                 }
             }
-            Op::SyncWrite { inode } => self.sync_write(inode),
+            Op::SyncWrite { inode, offset } => self.sync_write(inode, offset),
             Op::Create { ref path, inode } => {
                 self.durable.resize_with(self.durable.len().max(inode + 1), Content::default);
                 self.change(&path.clone(), op);
@@ -95,14 +95,18 @@ impl Crashes {
         true
     }
 
-    /// Makes the last write of a file durable. Of the ones before, what is not overwritten waits on.
-    fn sync_write(&mut self, inode: usize) {
+    /// Makes the last write at `offset` of a file durable. Of the ones before, what is not overwritten waits on.
+    fn sync_write(&mut self, inode: usize, offset: u64) {
         let Some(pending) = self.writes.get_mut(&inode) else { return };
-        let Some(last) = pending.pop() else { return };
-        apply(&mut self.durable[inode], &last);
-        if let Op::Write { offset, data, .. } = last {
+        let this = |op: &Op| matches!(op, Op::Write { offset: at, .. } if *at == offset);
+        let Some(index) = pending.iter().rposition(this) else { return };
+        let write = pending.remove(index);
+        apply(&mut self.durable[inode], &write);
+        if let Op::Write { data, .. } = write {
             let range = offset..offset + data.len() as u64;
-            *pending = std::mem::take(pending).iter().flat_map(|op| outside(op, &range)).collect();
+            let later = pending.split_off(index);
+            let before = std::mem::take(pending);
+            *pending = before.iter().flat_map(|op| outside(op, &range)).chain(later).collect();
         }
     }
 
