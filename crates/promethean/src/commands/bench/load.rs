@@ -121,11 +121,12 @@ pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Inst
             unanswered.push_back(now);
         }
         sender.flush()?;
-        if every.is_some() {
+        receiver.wait_at_most(match every {
+            _ if sender.has_rest() => socket::WRITE,
             // At a steady rate answers are read in the time that is left until the next event is due.
-            let left = due.saturating_duration_since(Instant::now());
-            receiver.wait_at_most(left.max(Duration::from_micros(50)))?;
-        }
+            Some(_) => due.saturating_duration_since(Instant::now()).max(Duration::from_micros(50)),
+            None => socket::READ,
+        })?;
         let mut failed = None;
         let received = receiver.frames(|text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
             (true, Some(events)) => {
@@ -181,6 +182,7 @@ pub(super) fn consume(
     let mut pending: std::collections::VecDeque<Vec<u64>> = std::iter::repeat_n(Vec::new(), plan.topics).collect();
     let (mut seen, mut answered, mut heard) = (0_u64, 0_u64, Instant::now());
     while answered < expect {
+        receiver.wait_at_most(if sender.has_rest() { socket::WRITE } else { socket::READ })?;
         let mut acks: Vec<(String, Vec<u64>)> = Vec::new();
         let mut failed = None;
         let received = receiver.frames(|text| {

@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 /// Fixed: masking has to be done, being unpredictable helps nobody here.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// How long a write waits for a hub that does not read: it may be waiting for this side to read.
-const WRITE: Duration = Duration::from_millis(5);
+/// How long a read waits for the hub.
+pub(super) const READ: Duration = Duration::from_millis(250);
+/// How long a write waits for a hub that does not read: it may be waiting for this side to read. And how long a read
+/// waits while there is more to write.
+pub(super) const WRITE: Duration = Duration::from_millis(5);
 
 /// The sending side: collects frames, writes them with one call.
 pub(super) struct Sender {
@@ -27,13 +30,15 @@ pub(super) struct Receiver {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// How long a read waits now.
+    waits: Duration,
 }
 
 /// Connects to `host:port` and upgrades.
 pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender, Receiver)> {
     let mut stream = TcpStream::connect(address).map_err(|error| io::Error::new(io::ErrorKind::NotConnected, error))?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_millis(250)))?;
+    stream.set_read_timeout(Some(READ))?;
     stream.set_write_timeout(Some(WRITE))?;
     let auth = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request = format!(
@@ -42,14 +47,15 @@ pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender,
     );
     stream.write_all(request.as_bytes())?;
     let asked = Instant::now();
-    let mut receiver = Receiver { stream: stream.try_clone()?, buffer: vec![0; 256 * 1024], start: 0, end: 0 };
+    let mut receiver =
+        Receiver { stream: stream.try_clone()?, buffer: vec![0; 256 * 1024], start: 0, end: 0, waits: READ };
     let head = loop {
         let so_far = &receiver.buffer[..receiver.end];
         if let Some(end) = so_far.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
             break end + 4;
         }
         match receiver.fill() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && asked.elapsed() < Duration::from_secs(10) => {}
+            Err(error) if is_timeout(&error) && asked.elapsed() < Duration::from_secs(10) => {}
             other => other?,
         }
     };
@@ -94,6 +100,11 @@ impl Sender {
         for (byte, mask) in rest.iter_mut().zip(MASK.iter().cycle()) {
             *byte ^= mask;
         }
+    }
+
+    /// Whether something is left to write.
+    pub(super) fn has_rest(&self) -> bool {
+        !self.buffer.is_empty()
     }
 
     /// Whether so much is collected that it should be written.
@@ -144,8 +155,12 @@ impl Receiver {
     }
 
     /// How long [`Receiver::frames`] waits for the first frame.
-    pub(super) fn wait_at_most(&self, time: Duration) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(time))
+    pub(super) fn wait_at_most(&mut self, time: Duration) -> io::Result<()> {
+        if self.waits != time {
+            self.stream.set_read_timeout(Some(time))?;
+            self.waits = time;
+        }
+        Ok(())
     }
 
     /// The bounds of the next frame's text that is here already.
