@@ -32,6 +32,8 @@ mod once;
 pub mod plan;
 mod publisher;
 mod row;
+#[cfg(any(feature = "sqlite", feature = "mongo"))]
+mod seal;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;

@@ -5,9 +5,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::OnceLock;
 
-use promethean_event::{Code, Draft, EventId, IdMaker, Invalid, Millis, PublishOptions, Topic, json, payload_of};
+use promethean_event::{Code, Draft, EventId, Invalid, Millis, PublishOptions, Topic, json, payload_of};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -25,12 +24,6 @@ pub struct NewRow {
     pub(crate) topic: Topic,
     pub(crate) payload: Box<RawValue>,
     pub(crate) options: PublishOptions<'static>,
-}
-
-/// Ids of one process come in order, so that they are good index keys.
-fn next_id() -> EventId {
-    static IDS: OnceLock<IdMaker> = OnceLock::new();
-    IDS.get_or_init(IdMaker::new).next(Millis::now())
 }
 
 impl NewRow {
@@ -73,18 +66,6 @@ impl NewRow {
     pub fn options(mut self, options: PublishOptions<'static>) -> Self {
         self.options = options;
         self
-    }
-
-    /// Checks it, and gives it the id and the time it lacks: what a store does before it adds a row.
-    ///
-    /// # Errors
-    /// What is wrong with an option, or a payload that nests too deeply.
-    pub fn seal(&self, now: Millis) -> Result<(EventId, Millis), Invalid> {
-        self.options.check()?;
-        if json::too_deep(self.payload.get().as_bytes()) {
-            return Err(Invalid::new(Code::BadJson, "payload", "nests deeper than 128 levels"));
-        }
-        Ok((self.options.id.unwrap_or_else(next_id), self.options.ts.unwrap_or(now)))
     }
 }
 
