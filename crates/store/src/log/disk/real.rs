@@ -88,11 +88,12 @@ impl RealFile {
 /// with direct I/O), so it has to be one that is known.
 #[cfg(target_os = "linux")]
 fn durable_writes(file: &fs::File) -> bool {
-    const EXT4: i64 = 0xEF53;
-    const XFS: i64 = 0x5846_5342;
-    const BTRFS: i64 = 0x9123_683E;
-    const F2FS: i64 = 0xF2F5_2010;
-    rustix::fs::fstatfs(file).is_ok_and(|system| matches!(i64::from(system.f_type), EXT4 | XFS | BTRFS | F2FS))
+    const EXT4: u64 = 0xEF53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683E;
+    const F2FS: u64 = 0xF2F5_2010;
+    let kind = rustix::fs::fstatfs(file).ok().and_then(|system| u64::try_from(system.f_type).ok());
+    matches!(kind, Some(EXT4 | XFS | BTRFS | F2FS))
 }
 
 #[cfg(not(target_os = "linux"))]
