@@ -123,14 +123,28 @@ pub trait File: Debug + Send + Sync {
     /// The system's. What was not durable before may be lost then, whatever a later call says.
     fn sync(&self) -> io::Result<()>;
 
+    /// Writes `data` at `offset` so that it is durable at once, where the system has a call for that. Returns how many
+    /// bytes are: fewer than all where it has none.
+    ///
+    /// # Errors
+    /// As of [`Self::write_at`] and [`Self::sync`].
+    fn write_through(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        let _ = (offset, data);
+        Ok(0)
+    }
+
     /// Writes all of `data` at `offset` and makes these bytes durable, in one call where the system has one. What was
     /// written elsewhere in the file and not synced need not be durable afterwards.
     ///
     /// # Errors
     /// As of [`Self::write_at`] and [`Self::sync`].
     fn write_durably(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.write_at(offset, data)?;
-        self.sync()
+        let durable = self.write_through(offset, data)?;
+        if durable < data.len() {
+            self.write_at(offset + durable as u64, &data[durable..])?;
+            self.sync()?;
+        }
+        Ok(())
     }
 }
 

@@ -28,7 +28,11 @@ impl Disk for Real {
                 options.write(true).create(true).truncate(true);
             }
         }
-        Ok(Arc::new(RealFile::new(options.open(path)?)))
+        Ok(Arc::new(RealFile {
+            file: options.open(path)?,
+            #[cfg(target_os = "linux")]
+            heeds_dsync: std::sync::OnceLock::new(),
+        }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -73,32 +77,9 @@ impl Disk for Real {
 #[derive(Debug)]
 struct RealFile {
     file: fs::File,
-    /// The file system makes a write with `RWF_DSYNC` durable.
-    durable_writes: bool,
-}
-
-impl RealFile {
-    fn new(file: fs::File) -> Self {
-        let durable_writes = durable_writes(&file);
-        Self { file, durable_writes }
-    }
-}
-
-/// Whether a write with `RWF_DSYNC` is durable when it returns. Some file systems take the flag and ignore it (9p, FUSE
-/// with direct I/O), so it has to be one that is known.
-#[cfg(target_os = "linux")]
-fn durable_writes(file: &fs::File) -> bool {
-    const EXT4: u64 = 0xEF53;
-    const XFS: u64 = 0x5846_5342;
-    const BTRFS: u64 = 0x9123_683E;
-    const F2FS: u64 = 0xF2F5_2010;
-    let kind = rustix::fs::fstatfs(file).ok().and_then(|system| u64::try_from(system.f_type).ok());
-    matches!(kind, Some(EXT4 | XFS | BTRFS | F2FS))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn durable_writes(_: &fs::File) -> bool {
-    false
+    /// The file system makes a write with `RWF_DSYNC` durable. Asked of files that are written to that way only.
+    #[cfg(target_os = "linux")]
+    heeds_dsync: std::sync::OnceLock<bool>,
 }
 
 impl File for RealFile {
@@ -122,34 +103,33 @@ impl File for RealFile {
         self.file.sync_data()
     }
 
-    fn write_durably(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        #[cfg(target_os = "linux")]
-        if self.durable_writes {
-            return write_durably(&self.file, offset, data);
+    #[cfg(target_os = "linux")]
+    fn write_through(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+        let mut durable = 0;
+        while durable < data.len() && *self.heeds_dsync.get_or_init(|| heeds_dsync(&self.file)) {
+            let rest = io::IoSlice::new(&data[durable..]);
+            match pwritev2(&self.file, &[rest], offset + durable as u64, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => durable += written,
+                Err(Errno::INTR) => {}
+                // A system that does not know the call or the flag: nothing is written then.
+                Err(Errno::NOSYS | Errno::OPNOTSUPP) => break,
+                Err(error) => return Err(error.into()),
+            }
         }
-        self.write_at(offset, data)?;
-        self.sync()
+        Ok(durable)
     }
 }
 
+/// Whether a write with `RWF_DSYNC` is durable when it returns. Some file systems take the flag and ignore it (9p, FUSE
+/// with direct I/O), so it has to be one that is known.
 #[cfg(target_os = "linux")]
-fn write_durably(file: &fs::File, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
-    use rustix::io::{Errno, ReadWriteFlags, pwritev2};
-    while !data.is_empty() {
-        match pwritev2(file, &[io::IoSlice::new(data)], offset, ReadWriteFlags::DSYNC) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => {
-                offset += written as u64;
-                data = &data[written..];
-            }
-            Err(Errno::INTR) => {}
-            // A system that does not know the call or the flag: nothing is written then.
-            Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
-                file.write_all_at(data, offset)?;
-                return file.sync_data();
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
+fn heeds_dsync(file: &fs::File) -> bool {
+    const EXT4: u64 = 0xEF53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683E;
+    const F2FS: u64 = 0xF2F5_2010;
+    let kind = rustix::fs::fstatfs(file).ok().and_then(|system| u64::try_from(system.f_type).ok());
+    matches!(kind, Some(EXT4 | XFS | BTRFS | F2FS))
 }
