@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use promethean_event::Millis;
+use promethean_event::{Millis, NewEvent};
 use promethean_store::log::{Log, Options};
 use promethean_store::suite::{append, event, seqs, topic};
-use promethean_store::{Compaction, EventLog, ReadMax, Seek, Store, TopicSettings};
+use promethean_store::{Compaction, Error, EventLog, Outcome, ReadMax, Seek, Store, TopicSettings};
 
 const PUBLISHERS: u64 = 4;
 const BATCHES: u64 = 100;
 const EACH: u64 = 5;
 
-fn open(dir: &std::path::Path) -> Arc<Log> {
+fn open(dir: &std::path::Path, sync: &str) -> Arc<Log> {
     let mut options = Options::new(dir);
+    options.sync = sync.parse().expect("a mode");
     (options.journal_bytes, options.segment_bytes, options.block_bytes) = (16 << 10, 16 << 10, 1 << 10);
     options.maintenance = Some(Duration::from_millis(7));
     Arc::new(Log::open(options).expect("opens"))
@@ -74,8 +76,18 @@ async fn watch_keys(log: &Log, done: &AtomicBool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn readers_miss_nothing_while_everything_happens_at_once() {
+    everything_at_once("always").await;
+}
+
+/// Here publishers write themselves, beside the writer's thread.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn readers_miss_nothing_while_everything_happens_at_once_and_nothing_waits_for_the_disk() {
+    everything_at_once("5ms").await;
+}
+
+async fn everything_at_once(sync: &str) {
     let place = tempfile::tempdir().expect("a directory");
-    let log = open(&place.path().join("data"));
+    let log = open(&place.path().join("data"), sync);
     let settings = TopicSettings { compaction: Some(Compaction::default()), ..TopicSettings::default() };
     log.set_settings(&topic("state"), settings).await.expect("set");
     let done = Arc::new(AtomicBool::new(false));
@@ -110,5 +122,68 @@ async fn readers_miss_nothing_while_everything_happens_at_once() {
     assert_eq!(seqs(&*log, "plain").await.len() as u64, PUBLISHERS * BATCHES * EACH);
     assert_eq!(seqs(&*log, "state").await.len(), 10, "the latest of each key is left");
     assert!(log.stats().settles > 10);
+    log.close().await.expect("closed");
+}
+
+/// What the first look at it gives; dropping it then changes nothing about what was asked for.
+fn at_once<T>(asked: &mut promethean_store::Pending<'_, T>) -> Option<promethean_store::Result<T>> {
+    match asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => Some(answer),
+        Poll::Pending => None,
+    }
+}
+
+fn made(topic: &'static str, bytes: usize) -> Vec<NewEvent> {
+    vec![event(topic).payload(format!("\"{}\"", "x".repeat(bytes))).new_event()]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_small_and_waits_for_no_disk_is_done_in_the_thread_of_whoever_asks() {
+    for (sync, direct) in [("never", true), ("1s", true), ("always", false)] {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut options = Options::new(place.path().join("data"));
+        options.sync = sync.parse().expect("a mode");
+        let log = Log::open(options).expect("opens");
+        for _ in 0..1_000 {
+            log.append(made("t", 10)).await.expect("appended");
+        }
+        let small = log.stats().direct;
+        // Not all: the writer's thread makes the file longer, and may be at something when the next one comes.
+        assert_eq!(small > 100, direct, "{sync}: {small}");
+        for n in 0..10 {
+            log.append(made("t", 300 << 10)).await.expect("appended");
+            append(&log, &[event("t").id(n + 1)]).await;
+        }
+        assert_eq!(log.stats().direct, small, "{sync}: nothing large, no id that has to be looked up");
+        log.close().await.expect("closed");
+        assert!(matches!(log.append(made("t", 10)).await, Err(Error::Closed(_))), "{sync}: nothing after the end");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_asked_first_is_done_first_whoever_does_it() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut options = Options::new(place.path().join("data"));
+    options.sync = "never".parse().expect("a mode");
+    let log = Log::open(options).expect("opens");
+    for round in 0..300 {
+        // Large ones are for the writer's thread, small ones for this one, unless something is before them.
+        let sizes = [300 << 10, 10, 10, if round % 3 == 0 { 300 << 10 } else { 10 }, 10];
+        let mut asked: Vec<_> = sizes.map(|bytes| log.append(made("t", bytes))).into();
+        let mut answers: Vec<_> = asked.iter_mut().map(at_once).collect();
+        for (answer, asked) in answers.iter_mut().zip(asked) {
+            if answer.is_none() {
+                *answer = Some(asked.await);
+            }
+        }
+        let seqs = answers.into_iter().flatten().map(|answer| match answer.expect("appended").as_slice() {
+            [Outcome::Stored(stored)] => stored.seq,
+            other => panic!("{other:?}"),
+        });
+        let first = round * sizes.len() as u64 + 1;
+        assert_eq!(seqs.collect::<Vec<_>>(), (first..first + sizes.len() as u64).collect::<Vec<_>>());
+    }
+    let (direct, commits) = (log.stats().direct, log.stats().commits);
+    assert!(commits > direct, "{direct} in this thread, of {commits}");
     log.close().await.expect("closed");
 }

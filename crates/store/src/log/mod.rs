@@ -60,6 +60,7 @@ use writer::Writer;
 #[derive(Debug)]
 pub struct Log {
     shared: Arc<Shared>,
+    writer: Arc<Writer>,
     running: Arc<Mutex<Option<Running>>>,
 }
 
@@ -88,11 +89,8 @@ impl Log {
         let failed = recovery::io_error("a thread could not be started");
         let start = |name: &str, work: Box<dyn FnOnce(&Shared) + Send>| {
             let shared = shared.clone();
-            std::thread::Builder::new().name(format!("promethean-{name}")).spawn(move || {
-                if catch_unwind(AssertUnwindSafe(|| work(&shared))).is_err() {
-                    shared.fail("a thread of the store has panicked; see the log".to_owned());
-                }
-            })
+            let thread = std::thread::Builder::new().name(format!("promethean-{name}"));
+            thread.spawn(move || _ = guarded(&shared, || work(&shared)))
         };
         let with_writer = |work: fn(&Writer)| -> Box<dyn FnOnce(&Shared) + Send> {
             let writer = writer.clone();
@@ -110,7 +108,7 @@ impl Log {
             std::io::Result::Ok(Running { writer: writer.clone(), writing, background, _lock: lock })
         };
         let running = threads().map_err(failed)?;
-        Ok(Self { shared, running: Arc::new(Mutex::new(Some(running))) })
+        Ok(Self { shared, writer, running: Arc::new(Mutex::new(Some(running))) })
     }
 
     /// Every topic that the store knows something of, sorted: also those with settings or groups and no events.
@@ -141,6 +139,15 @@ impl Drop for Log {
         let running = self.running.lock().take();
         stop(&self.shared, running);
     }
+}
+
+/// Works for the store: nothing is right any more after a panic.
+fn guarded<T>(shared: &Shared, work: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    if done.is_err() {
+        shared.fail("a thread of the store has panicked; see the log".to_owned());
+    }
+    done.ok()
 }
 
 /// Ends the threads: the writer after what it has accepted, the background at once. Then the lock is free.

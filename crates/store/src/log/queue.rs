@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
-use promethean_event::{Group, NewEvent, Seq, Topic};
+use promethean_event::{Group, IdOrigin, NewEvent, Seq, Topic};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{Error, Outcome, Result, Saved, TopicSettings, Version};
@@ -62,6 +62,15 @@ impl Request {
         }
     }
 
+    /// Whether nothing has to be read from the disk, nor awaited, to do it.
+    pub(super) fn is_plain(&self) -> bool {
+        match self {
+            Self::Append { events, .. } => events.iter().all(|event| event.origin == IdOrigin::Hub),
+            Self::Save { .. } => true,
+            Self::Forget { .. } | Self::Settings { .. } | Self::Trim { .. } | Self::Rotate { .. } => false,
+        }
+    }
+
     pub(super) fn refuse(self, error: Error) {
         match self {
             Self::Append { reply, .. } => drop(reply.send(Err(error))),
@@ -100,11 +109,17 @@ struct Waiting {
     asleep: Vec<Arc<Condvar>>,
     /// One is woken already.
     woken: bool,
+    /// There is something to do that nobody waits for.
+    nudged: bool,
 }
 
 impl Waiting {
     fn add(&mut self, queued: Queued) {
         self.requests.push_back(queued);
+        self.wake();
+    }
+
+    fn wake(&mut self) {
         if !self.woken
             && let Some(last) = self.asleep.pop()
         {
@@ -147,10 +162,14 @@ impl Queue {
         }
     }
 
-    /// Waits until there is something to take; false: closed and empty. `arrived`: the caller's own.
+    /// Waits until there is something to take, or to do after a nudge; false: closed and empty. `arrived`: the caller's
+    /// own.
     pub(super) fn wait(&self, arrived: &Arc<Condvar>) -> bool {
         let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() && !waiting.closed {
+            if std::mem::take(&mut waiting.nudged) {
+                return true;
+            }
             waiting.asleep.push(arrived.clone());
             arrived.wait(&mut waiting);
             // Where it woke up by itself.
@@ -158,6 +177,13 @@ impl Queue {
             waiting.woken = false;
         }
         !waiting.requests.is_empty()
+    }
+
+    /// There is something to do that nobody waits for: one of the threads comes out of [`Self::wait`].
+    pub(super) fn nudge(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.nudged = true;
+        waiting.wake();
     }
 
     /// Takes, in order, what fits into `max` bytes of which `used` are used already; where none is, at least one.

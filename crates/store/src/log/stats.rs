@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Stats {
     /// Frames written.
     pub commits: u64,
+    /// Of these, how many were written in the thread of whoever asked.
+    pub direct: u64,
     /// Events appended.
     pub events: u64,
     /// Bytes written to the journal.
@@ -29,6 +31,7 @@ pub struct Stats {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) commits: AtomicU64,
+    pub(super) direct: AtomicU64,
     pub(super) events: AtomicU64,
     pub(super) journal_bytes: AtomicU64,
     pub(super) syncs: AtomicU64,
@@ -54,6 +57,7 @@ impl Counters {
     pub(super) fn read(&self) -> Stats {
         Stats {
             commits: self.commits.load(Relaxed),
+            direct: self.direct.load(Relaxed),
             events: self.events.load(Relaxed),
             journal_bytes: self.journal_bytes.load(Relaxed),
             syncs: self.syncs.load(Relaxed),

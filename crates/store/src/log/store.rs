@@ -7,7 +7,7 @@ use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
 use tokio::sync::{oneshot, watch};
 
 use super::settle::Trouble;
-use super::{Log, Request, blocking, stop};
+use super::{Log, Request, blocking, guarded, stop};
 use crate::{
     Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result, Saved, Seek,
     Start, Store, Tail, TopicInfo, TopicSettings, Version,
@@ -22,7 +22,10 @@ impl Log {
             if let Some(error) = self.shared.failed() {
                 return Err(error);
             }
-            self.shared.queue.push(request).await?;
+            let left = guarded(&self.shared, || self.writer.at_once(request)).flatten();
+            if let Some(request) = left {
+                self.shared.queue.push(request).await?;
+            }
             answer.await.unwrap_or_else(|_| Err(Error::Unknown("the writer has ended".to_owned())))
         })
     }

@@ -8,6 +8,10 @@
 //! before the last is let go: `builder` (numbers, encodes) → `file` (a place in it) → `publisher` (makes visible,
 //! answers). The disk is waited for without a lock, and that is marked in `file`: nothing else is written meanwhile, so
 //! a frame is durable only if all before it are.
+//!
+//! In the other modes nobody waits for the disk, and whoever asks for something small does it at once, in its own
+//! thread ([`Writer::at_once`]): two wake-ups less. The writer's thread does the rest: what is large, what may have to
+//! wait, and what comes while another one is at it.
 
 mod build;
 mod frame;
@@ -33,6 +37,10 @@ use publish::Publisher;
 const MAX_FRAME: u64 = 8 << 20;
 /// How long to wait for another thread before looking whether the engine has failed.
 const LOOK: Duration = Duration::from_millis(500);
+/// Most bytes that are written in the thread of whoever asks.
+const AT_ONCE: u64 = 256 << 10;
+/// Events written at once whose keys wait to be taken in, before the writer's thread is woken for them.
+const MANY_KEYS: usize = 4096;
 
 /// What the writer's threads share.
 #[derive(Debug)]
@@ -44,6 +52,8 @@ pub(super) struct Writer {
     file_changed: Condvar,
     publisher: Mutex<Publisher>,
     unseen: Arc<Mutex<Unseen>>,
+    /// For what is done at once. Its owner has `builder`.
+    spare: Mutex<Frame>,
 }
 
 /// The journal file that is written to.
@@ -65,6 +75,7 @@ impl Writer {
             file_changed: Condvar::new(),
             publisher: Mutex::default(),
             unseen,
+            spare: Mutex::default(),
         }
     }
 
@@ -81,6 +92,40 @@ impl Writer {
             // While nobody waits. What is left then is up to the next pause, or to whoever asks for a key.
             while self.shared.queue.is_empty() && self.publisher.lock().take_keys() {}
         }
+    }
+
+    /// Does in the caller's thread what takes a moment only: nothing that waits for the disk, for room or for another
+    /// thread. Gives back what is for the writer's own.
+    pub(super) fn at_once(&self, request: Request) -> Option<Request> {
+        let bound = request.bound();
+        if self.shared.options.sync == Sync::Always || bound > AT_ONCE || !request.is_plain() {
+            return Some(request);
+        }
+        let Some(mut builder) = self.builder.try_lock() else { return Some(request) };
+        // What came before goes before.
+        if !self.shared.queue.is_empty() || !self.has_room(bound) {
+            return Some(request);
+        }
+        let mut frame = self.spare.lock();
+        builder.build(request, &mut frame);
+        Counters::add(&self.shared.counters.direct, u64::from(frame.has_entries()));
+        self.complete(&mut frame, Some(builder));
+        drop(frame);
+        if self.publisher.lock().waiting_keys() >= MANY_KEYS {
+            self.shared.queue.nudge();
+        }
+        None
+    }
+
+    /// Whether so many bytes can be written to the file as it is.
+    fn has_room(&self, bound: u64) -> bool {
+        let Some(file) = self.file.try_lock() else { return false };
+        let (journal_bytes, need) = (self.shared.options.journal_bytes, FRAME_HEAD as u64 + bound + 8);
+        let need = need + reserve(journal_bytes);
+        self.shared.failed().is_none()
+            && !file.ended
+            && file.journal.offset + need <= FIRST + journal_bytes
+            && file.journal.fits(need)
     }
 
     /// Makes durable what is not yet, after the last frame.
@@ -109,7 +154,7 @@ impl Writer {
             }
             let (number, end, handle) = (file.journal.number, file.journal.offset, file.journal.handle());
             drop(file);
-            let synced = self.synced(|| handle.sync());
+            let synced = self.synced("sync", || handle.sync());
             file = self.file.lock();
             match synced {
                 Ok(()) if file.journal.number == number => file.journal.synced_up_to(end),
@@ -162,7 +207,7 @@ impl Writer {
                 let place = file.journal.place(&mut frame.bytes);
                 let end = file.journal.offset;
                 drop((file, builder));
-                done = self.synced(|| place?.write_durably(&frame.bytes));
+                done = self.synced("write and sync", || place?.write_durably(&frame.bytes));
                 file = self.file.lock();
                 file.syncing = false;
                 if done.is_ok() {
@@ -208,17 +253,17 @@ impl Writer {
     }
 
     fn sync(&self, journal: &mut Journal) -> Result<()> {
-        self.synced(|| journal.handle().sync())?;
+        self.synced("sync", || journal.handle().sync())?;
         journal.synced_up_to(journal.offset);
         Ok(())
     }
 
     /// Makes something of the journal durable, or the engine fail.
-    fn synced(&self, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
+    fn synced(&self, doing: &str, sync: impl FnOnce() -> io::Result<()>) -> Result<()> {
         let start = Instant::now();
         let synced = sync();
         self.shared.counters.synced(start.elapsed());
-        synced.map_err(|error| self.fail("sync", &error))
+        synced.map_err(|error| self.fail(doing, &error))
     }
 
     fn fail(&self, doing: &str, error: &io::Error) -> Error {
@@ -233,8 +278,7 @@ impl Writer {
             return Err(error);
         }
         let journal_bytes = self.shared.options.journal_bytes;
-        // A reserve that events never use lets acks go on when the disk is full.
-        let reserve = journal_bytes / 16;
+        let reserve = reserve(journal_bytes);
         let need = |frame: &Frame| frame.bytes.len() as u64 + bound + 8;
         let full = |file: &OpenFile| file.journal.offset + need(frame) + reserve > FIRST + journal_bytes;
         let full = full(&self.file.lock());
@@ -309,6 +353,11 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// Room in a journal file that events never use: it lets acks go on when the disk is full.
+fn reserve(journal_bytes: u64) -> u64 {
+    journal_bytes / 16
 }
 
 /// How much a journal file grows at once: little while it is young, so that an idle hub stays small.

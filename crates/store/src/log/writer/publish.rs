@@ -25,12 +25,15 @@ pub(super) struct Publisher {
     watched: Vec<u32>,
     /// Topics with events whose keys are not taken in yet.
     unkeyed: Vec<u32>,
+    /// Events that came since all keys were taken in.
+    waiting_keys: usize,
 }
 
 impl Publisher {
     /// Makes a frame of the journal file visible and answers.
     pub(super) fn publish(&mut self, shared: &Shared, unseen: &Mutex<Unseen>, journal: u64, frame: &mut Frame) {
         self.frame += 1;
+        self.waiting_keys += frame.events.len();
         if !frame.events.is_empty() {
             let mut recent = shared.recent.lock();
             let mut events = frame.events.iter();
@@ -93,9 +96,17 @@ impl Publisher {
         frame.answers.drain(..).for_each(Answer::send);
     }
 
+    /// How many events' keys may have to be taken in, at most.
+    pub(super) fn waiting_keys(&self) -> usize {
+        self.waiting_keys
+    }
+
     /// Takes some more keys in; whether there are any left.
     pub(super) fn take_keys(&mut self) -> bool {
-        let Some(&topic) = self.unkeyed.last() else { return false };
+        let Some(&topic) = self.unkeyed.last() else {
+            self.waiting_keys = 0;
+            return false;
+        };
         let mut inner = self.topics[topic as usize - 1].inner.lock();
         if inner.take_keys(KEYS) {
             inner.unkeyed = false;
