@@ -3,7 +3,7 @@
 //! Bounded by its subscribers: each holds at most `max_in_flight` events, what is queued included, and what has
 //! expired while it was queued is dropped before it can pile up.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -147,6 +147,46 @@ impl Inbox {
     }
 }
 
+/// Runners in the order in which they came: each is woken once, when it is its turn. A pattern may have thousands.
+#[derive(Default)]
+struct Line {
+    runners: VecDeque<Arc<Notify>>,
+    /// The addresses of those in `runners`.
+    places: HashSet<usize, RandomState>,
+}
+
+impl Line {
+    fn place(runner: &Arc<Notify>) -> usize {
+        Arc::as_ptr(runner).addr()
+    }
+
+    fn len(&self) -> usize {
+        self.runners.len()
+    }
+
+    /// Puts it at the end, unless it is in the line.
+    fn join(&mut self, runner: &Arc<Notify>) {
+        if self.places.insert(Self::place(runner)) {
+            self.runners.push_back(Arc::clone(runner));
+        }
+    }
+
+    fn leave(&mut self, runner: &Arc<Notify>) {
+        if self.places.remove(&Self::place(runner)) {
+            self.runners.retain(|this| !Arc::ptr_eq(this, runner));
+        }
+    }
+
+    /// Wakes the first ones, `most` of them.
+    fn wake(&mut self, most: usize) {
+        let count = most.min(self.runners.len());
+        for runner in self.runners.drain(..count) {
+            self.places.remove(&Self::place(&runner));
+            runner.notify_one();
+        }
+    }
+}
+
 /// A subscriber as the runners of its topics see it.
 pub(crate) struct Subscriber {
     pub(crate) id: SubscriptionId,
@@ -159,8 +199,8 @@ pub(crate) struct Subscriber {
     starved: AtomicBool,
     /// The runners to wake when there is room again. Used only when shared.
     runners: Mutex<Vec<Arc<Notify>>>,
-    /// Runners that wanted room and got none, in that order: each is woken once, when there is some.
-    waiting: Mutex<VecDeque<Arc<Notify>>>,
+    /// Runners that wanted room and got none.
+    waiting: Mutex<Line>,
     /// How many are in `waiting`.
     waiters: AtomicUsize,
     /// Where the events are from that were given out, so that an answer finds its topic without asking the store.
@@ -266,7 +306,7 @@ impl Subscriber {
     pub(crate) fn forget_runner(&self, runner: &Arc<Notify>) {
         self.runners.lock().retain(|this| !Arc::ptr_eq(this, runner));
         let mut waiting = self.waiting.lock();
-        waiting.retain(|this| !Arc::ptr_eq(this, runner));
+        waiting.leave(runner);
         self.waiters.store(waiting.len(), Ordering::SeqCst);
     }
 
@@ -296,9 +336,7 @@ impl Subscriber {
         match try_take() {
             0 if want > 0 => {
                 let mut waiting = self.waiting.lock();
-                if !waiting.iter().any(|this| Arc::ptr_eq(this, runner)) {
-                    waiting.push_back(Arc::clone(runner));
-                }
+                waiting.join(runner);
                 self.waiters.store(waiting.len(), Ordering::SeqCst);
                 drop(waiting);
                 // Somebody may have given room back before this runner was in the list.
@@ -316,10 +354,7 @@ impl Subscriber {
         }
         let free = self.max_in_flight.saturating_sub(self.used.load(Ordering::SeqCst));
         let mut waiting = self.waiting.lock();
-        let count = free.min(waiting.len());
-        for runner in waiting.drain(..count) {
-            runner.notify_one();
-        }
+        waiting.wake(free);
         self.waiters.store(waiting.len(), Ordering::SeqCst);
     }
 

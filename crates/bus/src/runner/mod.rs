@@ -14,6 +14,7 @@ mod seat;
 mod status;
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,7 +50,7 @@ pub(crate) struct Runner {
     group: Group,
     inputs: mpsc::UnboundedReceiver<Input>,
     /// None until the first input that needs it.
-    dispatcher: Option<Dispatcher>,
+    dispatcher: Option<Box<Dispatcher>>,
     version: Version,
     tail: watch::Receiver<Tail>,
     members: HashMap<MemberId, Member>,
@@ -60,6 +61,7 @@ pub(crate) struct Runner {
     /// A read failed: the dispatcher is told, and asks again, at this time.
     read_again: Option<tokio::time::Instant>,
     commands: Vec<Command>,
+    alarm: Alarm,
     metrics: GroupObserver,
     /// What was claimed; none: no other hub could.
     held: Option<Held>,
@@ -99,6 +101,7 @@ impl Runner {
             saving: Saving::default(),
             read_again: None,
             commands: Vec::new(),
+            alarm: Alarm::default(),
             held,
         }
     }
@@ -138,17 +141,17 @@ impl Runner {
             // After a pause of the whole process this is the first thing to be found out.
             self.must_hold()?;
             let wake_at = self.settle().await?;
-            self.start_save();
+            self.save()?;
             if self.is_idle() {
-                let above = self.dispatcher.as_ref().map_or(0, Dispatcher::next_lease);
+                let above = self.dispatcher.as_ref().map_or(0, |dispatcher| dispatcher.next_lease());
                 self.core.leases.fetch_max(above, Ordering::SeqCst);
                 if self.core.retire_runner(&self.topic, &self.group, &self.inputs) {
                     return Ok(());
                 }
             }
-            let room = self.dispatcher.as_ref().is_some_and(Dispatcher::has_room);
+            let room = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.has_room());
             let alarm = wake_at.into_iter().chain(self.ahead.expires()).min();
-            let alarm = alarm.map(|at| self.core.clock.instant(at));
+            let due = alarm.map(|at| self.core.clock.instant(at));
             tokio::select! {
                 // A flood of inputs must not keep the answers of a save from going out.
                 biased;
@@ -171,7 +174,7 @@ impl Runner {
                         return Err(Fatal(Error::shutting_down()));
                     }
                 }
-                () = sleep_until(alarm) => self.ahead.expire(self.core.clock.now()),
+                () = self.alarm.rings(due) => self.ahead.expire(self.core.clock.now()),
             }
         }
     }
@@ -307,7 +310,7 @@ impl Runner {
         let ended = self.core.leases.load(Ordering::SeqCst);
         let by_clock = || Millis::now().0.saturating_mul(1_000).max(ended);
         let first_lease = self.held.as_ref().map_or_else(by_clock, |held| held.first_lease);
-        let mut dispatcher = Dispatcher::new(state, self.topic.is_dead_letter(), first_lease);
+        let mut dispatcher = Box::new(Dispatcher::new(state, self.topic.is_dead_letter(), first_lease));
         dispatcher.on_tail(self.tail.borrow().seq);
         self.dispatcher = Some(dispatcher);
         self.version = version;
@@ -368,6 +371,32 @@ pub(crate) fn seek_of(from: From) -> Seek {
         From::Earliest => Seek::Earliest,
         From::Ts(ts) => Seek::Ts(ts),
         From::AfterId(id) => Seek::AfterId(id),
+    }
+}
+
+/// A timer that is set anew only when it has to ring earlier: after each answer the next lease ends later than the last
+/// did, and setting a timer costs more than a ring in vain now and then.
+#[derive(Default)]
+struct Alarm {
+    set: Option<(tokio::time::Instant, Pin<Box<tokio::time::Sleep>>)>,
+}
+
+impl Alarm {
+    /// Resolves at `due`, or before.
+    async fn rings(&mut self, due: Option<tokio::time::Instant>) {
+        let Some(due) = due else { return std::future::pending().await };
+        match &mut self.set {
+            None => self.set = Some((due, Box::pin(tokio::time::sleep_until(due)))),
+            Some((at, sleep)) if due < *at => {
+                *at = due;
+                sleep.as_mut().reset(due);
+            }
+            Some(_) => {}
+        }
+        if let Some((_, sleep)) = &mut self.set {
+            sleep.as_mut().await;
+            self.set = None;
+        }
     }
 }
 

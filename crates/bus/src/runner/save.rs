@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use promethean_store::{Error as StoreError, Result as StoreResult, Saved};
 use tokio::sync::oneshot;
@@ -64,6 +65,16 @@ impl Saving {
         }
     }
 
+    /// What became of the save under way, where that is known already.
+    fn done_at_once(&mut self) -> Option<StoreResult<Saved>> {
+        // Nobody has to be woken by it: who waits for it asks again.
+        let Poll::Ready(saved) = self.under_way.as_mut()?.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            return None;
+        };
+        self.under_way = None;
+        Some(saved)
+    }
+
     pub(super) fn fail(&mut self, error: &Error) {
         for waiter in self.covered.drain(..).chain(self.next.drain(..)) {
             waiter(Err(error.clone()));
@@ -72,8 +83,16 @@ impl Saving {
 }
 
 impl Runner {
-    /// Starts a save if there is something to save and none is under way.
-    pub(super) fn start_save(&mut self) {
+    /// Starts a save if there is something to save and none is under way. An embedded store may have done it at once.
+    pub(super) fn save(&mut self) -> Result<(), Fatal> {
+        self.start_save();
+        match self.saving.done_at_once() {
+            None => Ok(()),
+            saved => self.on_saved(saved),
+        }
+    }
+
+    fn start_save(&mut self) {
         let Some(dispatcher) = &mut self.dispatcher else { return };
         if self.saving.under_way.is_none() && self.saving.again.is_none() {
             if dispatcher.take_dirty() {
