@@ -6,6 +6,10 @@ use rusqlite::Connection;
 
 use crate::{Error, Result, Schema};
 
+/// A column with the time of the insert. Whoever inserts by its own SQL may have an old SQLite: `unixepoch('subsec')` is
+/// nothing before 3.42.
+const TIME: &str = "INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))";
+
 /// The columns, with what a missing one is to be added as.
 const COLUMNS: [(&str, &str); 16] = [
     // The order in which rows were added: SQLite has one writer at a time.
@@ -20,13 +24,13 @@ const COLUMNS: [(&str, &str); 16] = [
     ("tags", "TEXT"),
     ("caused_by", "TEXT"),
     ("sid", "TEXT"),
-    ("ts", "INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))"),
+    ("ts", TIME),
     ("status", "TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'claimed', 'sent', 'error'))"),
     ("claimed_by", "TEXT"),
     ("lease_until", "INTEGER"),
     ("attempts", "INTEGER NOT NULL DEFAULT 0"),
     ("last_err", "TEXT"),
-    ("added", "INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))"),
+    ("added", TIME),
 ];
 
 /// The columns of a row, in the order in which `row.rs` reads them.

@@ -92,6 +92,20 @@ fn the_table_is_made_once_and_used_again() {
 }
 
 #[test]
+fn a_row_written_by_plain_sql_has_the_time_of_its_insert() {
+    let sqlite = Sqlite::new();
+    let connection = connect(&sqlite.path());
+    connection.execute("INSERT INTO outbox (id, topic, payload) VALUES ('a', 't', '1')", ()).expect("inserted");
+    let read = |row: &rusqlite::Row<'_>| Ok([row.get::<_, i64>(0)?, row.get::<_, i64>(1)?]);
+    let times = connection.query_row("SELECT ts, added FROM outbox", (), read).expect("a row");
+    let now = i64::try_from(promethean_event::Millis::now().0).expect("a time");
+    assert!(times.iter().all(|time| (now - 60_000..=now + 1).contains(time)), "{times:?} at {now}");
+    let table = "SELECT sql FROM sqlite_master WHERE name = 'outbox'";
+    let table: String = connection.query_row(table, (), |row| row.get(0)).expect("the table");
+    assert!(!table.contains("unixepoch"), "SQLite before 3.42 cannot insert here: {table}");
+}
+
+#[test]
 fn an_index_that_was_dropped_is_made_again() {
     let sqlite = Sqlite::new();
     let count = || -> u32 {
