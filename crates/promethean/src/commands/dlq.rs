@@ -220,12 +220,9 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
             out::line(&format!("{matching} of {} letters fit; none was sent back", told.remaining))?;
         }
         (redriven, _) => {
-            out::line(&format!(
-                "{} letters sent back to {}, {} left",
-                redriven.unwrap_or(0),
-                args.topic,
-                told.remaining
-            ))?;
+            let redriven = redriven.unwrap_or(0);
+            let letters = if redriven == 1 { "letter" } else { "letters" };
+            out::line(&format!("{redriven} {letters} sent back to {}, {} left", args.topic, told.remaining))?;
             out::hint(&format!("promethean group list {}", args.topic));
         }
     }

@@ -132,7 +132,7 @@ fn dead_letters_are_listed_shown_and_sent_back_once() {
 
     assert_eq!(hub.exit(&["dlq", "redrive", "a"]).0, 2, "all is said with --all");
     assert!(hub.ok(&["dlq", "redrive", "a", "--reason", "boo", "--dry-run"], "").starts_with("4 of 4"));
-    assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("1 letters sent back to a, 3 left"));
+    assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("1 letter sent back to a, 3 left"));
     assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("0 letters"), "each once");
     assert!(
         hub.ok(&["dlq", "redrive", "a", "--key", "k0", "--group", "g", "--since", "1h"], "").starts_with("1 letters")

@@ -12,6 +12,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use promethean_event::limits;
 use serde::Serialize;
 
 use super::address::{self, Port};
@@ -78,9 +79,9 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
         topics: least("topics", args.topics)?,
         name: format!("{:x}-{:x}", std::process::id(), promethean_event::Millis::now().0),
         payload: args.payload,
-        batch: least("batch", args.batch)?.min(10_000),
+        batch: least("batch", args.batch)?.min(limits::MAX_BATCH),
         window: least("window", args.window)?,
-        credit: least("credit", args.credit)?.min(10_000),
+        credit: least("credit", args.credit)?.min(limits::MAX_IN_FLIGHT),
         events: args.events,
         duration: duration.or(latency.then_some(Duration::from_secs(10))),
         rate: if latency { args.rate.max(1) } else { 0 },
