@@ -14,6 +14,7 @@ mod scenarios;
 mod secrets;
 mod state;
 mod systemd;
+mod terminal;
 
 /// The repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
