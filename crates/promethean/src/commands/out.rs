@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressFinish, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 use super::print;
@@ -133,12 +133,18 @@ pub(super) fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
+/// `12,345/s`, `0.3/s`.
+fn rate(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    let rate = state.per_sec();
+    let _ = if rate < 10.0 { write!(out, "{rate:.1}/s") } else { write!(out, "{}/s", HumanCount(rate as u64)) };
+}
+
 /// A bar on standard error, on a terminal only; without a length it only counts.
 pub(super) fn progress(length: Option<u64>, unit: &str) -> ProgressBar {
     // What is done, of how much, how fast.
     let (done, all, speed) = match unit {
         "bytes" => ("{binary_bytes}", "/{binary_total_bytes}".to_owned(), "{binary_bytes_per_sec}"),
-        _ => ("{human_pos}", format!("/{{human_len}} {unit}"), "{per_sec}"),
+        _ => ("{human_pos}", format!("/{{human_len}} {unit}"), "{rate}"),
     };
     let (bar, template) = match length {
         Some(length) => (ProgressBar::new(length), format!("{{wide_bar}} {done}{all}, {speed}, {{elapsed}}")),
@@ -147,7 +153,7 @@ pub(super) fn progress(length: Option<u64>, unit: &str) -> ProgressBar {
     // Gone with the work, however that ends.
     let bar = bar.with_finish(ProgressFinish::AndClear);
     match ProgressStyle::with_template(&template) {
-        Ok(style) => bar.with_style(style),
+        Ok(style) => bar.with_style(style.with_key("rate", rate)),
         Err(_) => bar,
     }
 }
