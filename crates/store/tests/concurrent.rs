@@ -187,3 +187,38 @@ async fn what_is_asked_first_is_done_first_whoever_does_it() {
     assert!(commits > direct, "{direct} in this thread, of {commits}");
     log.close().await.expect("closed");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_answered_before_the_end_is_there_and_nothing_comes_after_it() {
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path().join("data");
+    let mut stored = 0;
+    for _ in 0..20 {
+        let log = open(&dir, "never");
+        let publishers: Vec<_> = (0..4)
+            .map(|_| {
+                let log = log.clone();
+                tokio::spawn(async move {
+                    let mut stored = 0;
+                    loop {
+                        match log.append(made("t", 100)).await {
+                            Ok(_) => stored += 1,
+                            Err(Error::Closed(_)) => return stored,
+                            Err(other) => panic!("{other:?}"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        log.close().await.expect("closed");
+        // The directory is free: another process may have it by now.
+        let next = open(&dir, "never");
+        for publisher in publishers {
+            stored += publisher.await.expect("no panic");
+        }
+        assert_eq!(seqs(&*next, "t").await, (1..=stored).collect::<Vec<u64>>());
+        next.close().await.expect("closed");
+    }
+    assert!(stored > 1_000, "{stored}");
+}

@@ -128,7 +128,7 @@ impl Log {
             return Err(error);
         }
         if self.running.lock().is_none() {
-            return Err(Error::Closed("the hub is shutting down".to_owned()));
+            return Err(closed());
         }
         Ok(())
     }
@@ -139,6 +139,11 @@ impl Drop for Log {
         let running = self.running.lock().take();
         stop(&self.shared, running);
     }
+}
+
+/// What is said after the end.
+fn closed() -> Error {
+    Error::Closed("the hub is shutting down".to_owned())
 }
 
 /// Works for the store: nothing is right any more after a panic.

@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use promethean_event::{Group, IdOrigin, NewEvent, Seq, Topic};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::closed;
 use crate::{Error, Outcome, Result, Saved, TopicSettings, Version};
 
 /// Something for the writer to do.
@@ -140,7 +141,6 @@ impl Queue {
     pub(super) async fn push(&self, request: Request) -> Result<()> {
         let bound = request.bound();
         let size = u32::try_from(bound / 1024 + 1).unwrap_or(u32::MAX).min(self.permits);
-        let closed = || Error::Closed("the hub is shutting down".to_owned());
         let permit = match self.room.clone().try_acquire_many_owned(size) {
             Ok(permit) => permit,
             Err(_) => self.room.clone().acquire_many_owned(size).await.map_err(|_| closed())?,

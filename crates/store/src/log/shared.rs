@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use promethean_event::{EventId, Seq, Topic};
 use tokio::sync::watch;
 
+use super::closed;
 use super::codec::Held;
 use super::ids::{At, Recent, Table};
 use super::index::{Index, View};
@@ -173,7 +174,7 @@ impl Shared {
 
     /// The index, as long as the engine is open.
     pub(super) fn index(&self) -> Result<Arc<Index>> {
-        self.index.read().clone().ok_or_else(|| Error::Closed("the hub is shutting down".to_owned()))
+        self.index.read().clone().ok_or_else(closed)
     }
 
     /// After a failure redb answers nothing any more: opens its file anew.
@@ -216,7 +217,7 @@ impl Shared {
                 return Err(error);
             }
             if settling.stop {
-                return Err(Error::Closed("the hub is shutting down".to_owned()));
+                return Err(closed());
             }
             if let Some(reason) = &settling.no_room {
                 return Err(Error::Refused(reason.clone()));

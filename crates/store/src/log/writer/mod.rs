@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::closed;
 use super::journal::{FIRST, FRAME_HEAD, Journal, Next};
 use super::options::Sync;
 use super::queue::{Queued, Request};
@@ -201,7 +202,8 @@ impl Writer {
         let mut file = self.free_file();
         let (mut done, clean) = (Ok(()), !file.journal.is_dirty());
         if frame.has_entries() {
-            done = self.count(frame);
+            // Whoever writes at once may have come before the end and be here after it.
+            done = if file.ended { Err(closed()) } else { self.count(frame) };
             if done.is_ok() && self.shared.options.sync == Sync::Always {
                 file.syncing = true;
                 let place = file.journal.place(&mut frame.bytes);
