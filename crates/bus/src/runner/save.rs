@@ -83,12 +83,15 @@ impl Saving {
 }
 
 impl Runner {
-    /// Starts a save if there is something to save and none is under way. An embedded store may have done it at once.
+    /// Starts a save if there is something to save and none is under way. An embedded store may have done it at once; and
+    /// what came while the last one was under way needs the next.
     pub(super) fn save(&mut self) -> Result<(), Fatal> {
-        self.start_save();
-        match self.saving.done_at_once() {
-            None => Ok(()),
-            saved => self.on_saved(saved),
+        loop {
+            self.start_save();
+            match self.saving.done_at_once() {
+                None => return Ok(()),
+                saved => self.on_saved(saved)?,
+            }
         }
     }
 

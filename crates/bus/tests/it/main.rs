@@ -6,4 +6,5 @@ mod common;
 mod compaction;
 mod delivery;
 mod fan_in;
+mod saves;
 mod seed;
