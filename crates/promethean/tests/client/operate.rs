@@ -135,7 +135,8 @@ fn dead_letters_are_listed_shown_and_sent_back_once() {
     assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("1 letter sent back to a, 3 left"));
     assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("0 letters"), "each once");
     assert!(
-        hub.ok(&["dlq", "redrive", "a", "--key", "k0", "--group", "g", "--since", "1h"], "").starts_with("1 letters")
+        hub.ok(&["dlq", "redrive", "a", "--key", "k0", "--group", "g", "--since", "1h"], "")
+            .starts_with("1 letter sent")
     );
     assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("2 letters sent back to a, 0 left"));
     let events = json_lines(&hub.ok(&["export", "a"], ""));
