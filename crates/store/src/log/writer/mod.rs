@@ -110,9 +110,9 @@ impl Writer {
         let mut frame = self.spare.lock();
         builder.build(request, &mut frame);
         Counters::add(&self.shared.counters.direct, u64::from(frame.has_entries()));
-        self.complete(&mut frame, Some(builder));
+        let waiting_keys = self.complete(&mut frame, Some(builder));
         drop(frame);
-        if self.publisher.lock().waiting_keys() >= MANY_KEYS {
+        if waiting_keys >= MANY_KEYS {
             self.shared.queue.nudge();
         }
         None
@@ -197,8 +197,9 @@ impl Writer {
         }
     }
 
-    /// Writes a frame, makes it durable and visible, and answers. The builder is free once it has its place.
-    fn complete(&self, frame: &mut Frame, builder: Option<MutexGuard<'_, Builder>>) {
+    /// Writes a frame, makes it durable and visible, and answers. The builder is free once it has its place. Returns how
+    /// many events' keys wait to be taken in.
+    fn complete(&self, frame: &mut Frame, builder: Option<MutexGuard<'_, Builder>>) -> usize {
         let mut file = self.free_file();
         let (mut done, clean) = (Ok(()), !file.journal.is_dirty());
         if frame.has_entries() {
@@ -229,8 +230,10 @@ impl Writer {
             Ok(()) => publisher.publish(&self.shared, &self.unseen, number, frame),
             Err(error) => frame.fail(&error),
         }
+        let waiting_keys = publisher.waiting_keys();
         drop(publisher);
         frame.clear();
+        waiting_keys
     }
 
     /// The file, once no frame is on its way.
