@@ -4,6 +4,7 @@
 //! Invariants: at most one save is under way; an ack is answered only after a save that covers it returned.
 
 mod ahead;
+mod alarm;
 mod answer;
 mod deliver;
 mod follower;
@@ -14,7 +15,6 @@ mod seat;
 mod status;
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,6 +29,7 @@ use crate::dispatcher::{Command, Dispatcher, MemberId};
 use crate::metrics::GroupObserver;
 
 use ahead::Ahead;
+use alarm::Alarm;
 pub(crate) use input::{Input, Join};
 use save::Saving;
 use seat::{Member, Seat};
@@ -371,32 +372,6 @@ pub(crate) fn seek_of(from: From) -> Seek {
         From::Earliest => Seek::Earliest,
         From::Ts(ts) => Seek::Ts(ts),
         From::AfterId(id) => Seek::AfterId(id),
-    }
-}
-
-/// A timer that is set anew only when it has to ring earlier: after each answer the next lease ends later than the last
-/// did, and setting a timer costs more than a ring in vain now and then.
-#[derive(Default)]
-struct Alarm {
-    set: Option<(tokio::time::Instant, Pin<Box<tokio::time::Sleep>>)>,
-}
-
-impl Alarm {
-    /// Resolves at `due`, or before.
-    async fn rings(&mut self, due: Option<tokio::time::Instant>) {
-        let Some(due) = due else { return std::future::pending().await };
-        match &mut self.set {
-            None => self.set = Some((due, Box::pin(tokio::time::sleep_until(due)))),
-            Some((at, sleep)) if due < *at => {
-                *at = due;
-                sleep.as_mut().reset(due);
-            }
-            Some(_) => {}
-        }
-        if let Some((_, sleep)) = &mut self.set {
-            sleep.as_mut().await;
-            self.set = None;
-        }
     }
 }
 

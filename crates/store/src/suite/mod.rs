@@ -5,7 +5,8 @@
 //! promethean_store::durable_suite!(|| Box::new(MyPlace::new()));  // engines whose data outlive the process
 //! ```
 //!
-//! A case gets a [`Place`] of its own and opens the engine there, once or again and again.
+//! A case gets a [`Place`] of its own and opens the engine there, once or again and again. [`Watched`] is for tests of
+//! who uses an engine.
 
 mod append;
 mod durable;
@@ -13,6 +14,7 @@ mod groups;
 mod keys;
 mod read;
 mod retention;
+mod watched;
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -29,6 +31,7 @@ pub use groups::*;
 pub use keys::*;
 pub use read::*;
 pub use retention::*;
+pub use watched::{Call, Watched, Watcher};
 
 /// Where an engine is opened. What is in it goes when it is dropped.
 pub trait Place: Send + Sync {

@@ -1,0 +1,143 @@
+//! An engine with somebody who looks on: for tests that count what is asked of it, or let it take its time.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
+use tokio::sync::watch;
+
+use crate::{
+    EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result, Saved, Seek, Start,
+    Store, Tail, TopicInfo, TopicSettings, Version,
+};
+
+/// What an engine is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// An append.
+    Append,
+    /// A read by seq.
+    Read,
+    /// Anything that is found by something else than its seq: an id, a key, a time.
+    Search,
+    /// A save of a group's state.
+    Save,
+    /// Everything else.
+    Other,
+}
+
+/// Who looks on.
+pub trait Watcher: Send + Sync + 'static {
+    /// The engine is asked; it answers once this is over.
+    fn before(&self, call: Call) -> impl Future<Output = ()> + Send;
+
+    /// So many events were read by seq.
+    fn after_read(&self, _events: usize) {}
+}
+
+/// An engine, and who looks on.
+#[derive(Debug)]
+pub struct Watched<S, W> {
+    /// The engine.
+    pub store: S,
+    /// Who looks on.
+    pub watcher: W,
+}
+
+impl<S: Store, W: Watcher> Watched<S, W> {
+    fn call<'a, T: 'a>(&'a self, call: Call, ask: impl FnOnce() -> Pending<'a, T> + Send + 'a) -> Pending<'a, T> {
+        Box::pin(async move {
+            self.watcher.before(call).await;
+            ask().await
+        })
+    }
+}
+
+impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
+    fn append(&self, events: Vec<NewEvent>) -> Pending<'_, Vec<Outcome>> {
+        self.call(Call::Append, move || self.store.append(events))
+    }
+    fn read<'a>(&'a self, topic: &'a Topic, from: Seq, max: ReadMax) -> Pending<'a, Vec<Event>> {
+        Box::pin(async move {
+            self.watcher.before(Call::Read).await;
+            let events = self.store.read(topic, from, max).await?;
+            self.watcher.after_read(events.len());
+            Ok(events)
+        })
+    }
+    fn seek<'a>(&'a self, topic: &'a Topic, to: Seek) -> Pending<'a, Option<Start>> {
+        self.call(Call::Search, move || self.store.seek(topic, to))
+    }
+    fn locate<'a>(&'a self, ids: &'a [EventId]) -> Pending<'a, Vec<Option<Place>>> {
+        self.call(Call::Search, move || self.store.locate(ids))
+    }
+    fn latest_by_key<'a>(&'a self, topic: &'a Topic, keys: &'a [String]) -> Pending<'a, Vec<Option<Event>>> {
+        self.call(Call::Search, move || self.store.latest_by_key(topic, keys))
+    }
+    fn keys<'a>(&'a self, topic: &'a Topic, after: Option<&'a str>, limit: usize) -> Pending<'a, Page<Event>> {
+        self.call(Call::Search, move || self.store.keys(topic, after, limit))
+    }
+    fn key_snapshot<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Box<dyn KeySnapshot>> {
+        self.call(Call::Search, move || self.store.key_snapshot(topic))
+    }
+    fn watch(&self, topic: &Topic) -> watch::Receiver<Tail> {
+        self.store.watch(topic)
+    }
+    fn watch_topics(&self) -> watch::Receiver<u64> {
+        self.store.watch_topics()
+    }
+    fn topics(&self) -> Pending<'_, Vec<Topic>> {
+        self.call(Call::Other, move || self.store.topics())
+    }
+    fn info<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Option<TopicInfo>> {
+        self.call(Call::Other, move || self.store.info(topic))
+    }
+    fn trim<'a>(&'a self, topic: &'a Topic, before: Seq) -> Pending<'a, ()> {
+        self.call(Call::Other, move || self.store.trim(topic, before))
+    }
+    fn settings(&self, topic: &Topic) -> TopicSettings {
+        self.store.settings(topic)
+    }
+    fn set_settings<'a>(&'a self, topic: &'a Topic, settings: TopicSettings) -> Pending<'a, ()> {
+        self.call(Call::Other, move || self.store.set_settings(topic, settings))
+    }
+    fn maintain(&self, now: Millis) -> Pending<'_, ()> {
+        self.call(Call::Other, move || self.store.maintain(now))
+    }
+    fn ready(&self) -> Result<()> {
+        self.store.ready()
+    }
+}
+
+impl<S: Store, W: Watcher> GroupStore for Watched<S, W> {
+    fn load<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<(GroupState, Version)>> {
+        self.call(Call::Other, move || self.store.load(topic, group))
+    }
+    fn compare_and_set<'a>(
+        &'a self,
+        topic: &'a Topic,
+        group: &'a Group,
+        expected: Version,
+        state: GroupState,
+    ) -> Pending<'a, Saved> {
+        self.call(Call::Save, move || self.store.compare_and_set(topic, group, expected, state))
+    }
+    fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {
+        self.call(Call::Other, move || self.store.groups(topic))
+    }
+    fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool> {
+        self.call(Call::Other, move || self.store.forget(topic, group))
+    }
+}
+
+impl<S: Store, W: Watcher> Store for Watched<S, W> {
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
+    fn close(&self) -> Pending<'_, ()> {
+        self.store.close()
+    }
+    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        self.store.failed()
+    }
+}
