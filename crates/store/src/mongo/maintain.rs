@@ -2,7 +2,8 @@
 //!
 //! What was removed is counted in `trims`, not in `counters`: a removal never gets in the way of an append. Events go
 //! in seq order, the oldest first, so that of a key no earlier event is ever left without its later ones. Any number of
-//! hubs may do this at once: a piece that another hub has taken away meanwhile is looked at anew.
+//! hubs may do this at once: a piece that another hub has taken away meanwhile is looked at anew, and so is one that was
+//! chosen by a count that is no longer true.
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use promethean_event::{Millis, Seq, Topic};
@@ -10,7 +11,7 @@ use promethean_event::{Millis, Seq, Topic};
 use super::document::{signed, unsigned};
 use super::fault::{is_away, limited, pause, words};
 use super::keys::by_key;
-use super::read::{count, from};
+use super::read::{count, from, info_and_removed};
 use super::{EVENTS, Shared, TRIMS, transaction};
 use crate::{Compaction, Error, Result, Retention};
 
@@ -46,14 +47,14 @@ pub(super) async fn trim(shared: &Shared, topic: &Topic, before: Seq) -> Result<
         if entries.is_empty() {
             return Ok(());
         }
-        remove(shared, topic, &entries).await?;
+        remove(shared, topic, &entries, None).await?;
     }
 }
 
-/// Removes these events, all or none; `false`: some of them were gone.
-async fn remove(shared: &Shared, topic: &Topic, entries: &[Entry]) -> Result<bool> {
+/// Removes these events, all or none; `false`: some of them were gone, or others than the `before` that were known.
+async fn remove(shared: &Shared, topic: &Topic, entries: &[Entry], before: Option<u64>) -> Result<bool> {
     for round in 0..ATTEMPTS {
-        match removed(shared, topic, entries).await {
+        match removed(shared, topic, entries, before).await {
             Ok(whole) => return Ok(whole),
             Err(fault) if is_away(&fault) => {}
             Err(fault) => return Err(Error::Refused(format!("removing events: MongoDB says: {}", words(&fault)))),
@@ -64,18 +65,29 @@ async fn remove(shared: &Shared, topic: &Topic, entries: &[Entry]) -> Result<boo
     Err(Error::Refused("removing events: MongoDB does not take it now; it will be tried again".to_owned()))
 }
 
-async fn removed(shared: &Shared, topic: &Topic, entries: &[Entry]) -> mongodb::error::Result<bool> {
+async fn removed(
+    shared: &Shared,
+    topic: &Topic,
+    entries: &[Entry],
+    before: Option<u64>,
+) -> mongodb::error::Result<bool> {
     let mut session = transaction::begin(shared).await?;
     let seqs: Vec<Bson> = entries.iter().map(|entry| Bson::Int64(signed(entry.seq))).collect();
     let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
     let events = shared.database.collection::<Document>(EVENTS);
     let filter = doc! { "topic": topic.as_str(), "seq": { "$in": seqs } };
     let gone = limited(events.delete_many(filter).session(&mut session)).await?;
-    if gone.deleted_count != entries.len() as u64 {
+    let trims = shared.database.collection::<Document>(TRIMS);
+    let mut whole = gone.deleted_count == entries.len() as u64;
+    // Whoever removes something after this look gets in the way of the count below, and one of the two begins anew.
+    if let (true, Some(before)) = (whole, before) {
+        let counted = limited(trims.find_one(doc! { "_id": topic.as_str() }).session(&mut session)).await?;
+        whole = counted.map_or(0, |trims| count(&trims, "events")) == before;
+    }
+    if !whole {
         limited(session.abort_transaction()).await?;
         return Ok(false);
     }
-    let trims = shared.database.collection::<Document>(TRIMS);
     let more = doc! { "$inc": { "events": signed(entries.len() as u64), "bytes": signed(bytes) } };
     let counted = trims.update_one(doc! { "_id": topic.as_str() }, more).upsert(true).session(&mut session);
     limited(counted).await?;
@@ -102,7 +114,7 @@ async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Milli
     // The first event alone tells whether there is anything to do, which mostly there is not.
     let mut piece = 1;
     loop {
-        let Some(info) = super::read::info(shared, topic).await? else { return Ok(()) };
+        let Some((info, before)) = info_and_removed(shared, topic).await? else { return Ok(()) };
         let found = shared.find(from(topic, 0), doc! { "seq": 1 }, piece, Some(fields())).await?;
         let (mut events, mut bytes, mut going) = (info.events, info.bytes, Vec::new());
         for entry in found.iter().filter_map(entry) {
@@ -123,7 +135,7 @@ async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Milli
             piece = PIECE;
             continue;
         }
-        let whole = remove(shared, topic, &going).await?;
+        let whole = remove(shared, topic, &going, Some(before)).await?;
         if whole && going.len() < PIECE {
             return Ok(());
         }
@@ -177,7 +189,7 @@ async fn remove_key(shared: &Shared, topic: &Topic, key: &str, before: Seq) -> R
         if entries.is_empty() {
             return Ok(());
         }
-        remove(shared, topic, &entries).await?;
+        remove(shared, topic, &entries, None).await?;
     }
 }
 
@@ -193,7 +205,7 @@ async fn expired(shared: &Shared, topic: &Topic, compaction: Compaction, now: Mi
         if let (Ok(key), Some(tombstone)) = (document.get_str("key"), entry(&document)) {
             superseded(shared, topic, key).await?;
             // Gone already when a later event came; else the last of its key.
-            remove(shared, topic, &[tombstone]).await?;
+            remove(shared, topic, &[tombstone], None).await?;
         }
     }
     Ok(())

@@ -183,6 +183,11 @@ pub(super) async fn topics(shared: &Shared) -> Result<Vec<Topic>> {
 }
 
 pub(super) async fn info(shared: &Shared, topic: &Topic) -> Result<Option<TopicInfo>> {
+    Ok(info_and_removed(shared, topic).await?.map(|(info, _)| info))
+}
+
+/// What is there, and how many events had been removed when that was counted.
+pub(super) async fn info_and_removed(shared: &Shared, topic: &Topic) -> Result<Option<(TopicInfo, u64)>> {
     shared.open()?;
     // What was removed first: counted the other way round, a trim in between would show too little.
     let removed = shared.by_id(TRIMS, topic.as_str()).await?.unwrap_or_default();
@@ -193,12 +198,13 @@ pub(super) async fn info(shared: &Shared, topic: &Topic) -> Result<Option<TopicI
     }
     let last = counter.get_str("lastId").ok().and_then(|id| EventId::parse(id).ok());
     let left = |name| count(&counter, name).saturating_sub(count(&removed, name));
-    Ok(Some(TopicInfo {
+    let info = TopicInfo {
         topic: topic.clone(),
         events: left("events"),
         bytes: left("bytes"),
         first_seq: shared.first_seq(topic).await?.unwrap_or(last_seq + 1),
         last_seq,
         last: last.map(|id| (id, Millis(count(&counter, "lastTs")))),
-    }))
+    };
+    Ok(Some((info, count(&removed, "events"))))
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use mongodb::IndexModel;
 use mongodb::bson::{Document, doc};
 use mongodb::options::IndexOptions;
@@ -216,5 +217,34 @@ fn two_hubs_that_maintain_at_once_remove_and_count_each_event_once() {
         assert_eq!((info.events, info.first_seq, info.last_seq), (100, 1_901, 2_000));
         assert_eq!(left.len(), 100);
         assert_eq!(info.bytes, left.iter().map(|event| event.body.len() as u64 + 53).sum::<u64>());
+    });
+}
+
+#[test]
+fn however_many_hubs_maintain_at_once_what_retention_keeps_is_kept() {
+    run(60, async {
+        let scratch = Scratch::new();
+        let mut hubs = Vec::new();
+        for _ in 0..4 {
+            hubs.push(open(scratch.url()).await);
+        }
+        let retention = Retention { max_events: Some(100), ..Retention::default() };
+        let settings = TopicSettings { retention, ..TopicSettings::default() };
+        hubs[0].set_settings(&topic("t"), settings.clone()).await.expect("set");
+        for hub in &hubs {
+            while hub.settings(&topic("t")) != settings {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        for round in 1..=6 {
+            let made: Vec<_> = (0..2_400).map(|_| event("t")).collect();
+            append(&hubs[0], &made).await;
+            for done in join_all(hubs.iter().map(|hub| hub.maintain(Millis(2_000)))).await {
+                done.expect("maintained");
+            }
+            let info = hubs[1].info(&topic("t")).await.expect("known").expect("exists");
+            let end = round * 2_400;
+            assert_eq!((info.events, info.first_seq, info.last_seq), (100, end - 99, end), "round {round}");
+        }
     });
 }
