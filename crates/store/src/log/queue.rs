@@ -1,9 +1,12 @@
 //! What waits for the writer: requests with a place for the answer, bounded by their bytes.
 //!
 //! A permit stands for 1 KiB and is given back with the answer: when the bound is reached, publishers wait.
+//!
+//! Where appends follow each other closely, a save waits for the next one, which takes it along.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use promethean_event::{Group, IdOrigin, NewEvent, Seq, Topic};
@@ -11,6 +14,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::closed;
 use crate::{Error, Outcome, Result, Saved, TopicSettings, Version};
+
+/// Appends that follow each other within this time take along the saves that come between them. One sync less for an
+/// event, and no append that finds the disk busy with a save.
+const SOON: Duration = Duration::from_millis(1);
 
 /// Something for the writer to do.
 #[derive(Debug)]
@@ -102,9 +109,31 @@ pub(super) struct Queued {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
+/// When appends came, and so when the next one will.
+#[derive(Debug, Default)]
+struct Appends {
+    last: Option<Instant>,
+    /// From the one before to the last.
+    gap: Option<Duration>,
+}
+
+impl Appends {
+    fn came(&mut self, now: Instant) {
+        self.gap = self.last.map(|last| now.duration_since(last));
+        self.last = Some(now);
+    }
+
+    /// By when the next one is to be expected, where they follow each other closely.
+    fn next(&self) -> Option<Instant> {
+        let gap = self.gap.filter(|gap| *gap <= SOON)?;
+        self.last.map(|last| last + gap * 2)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
     requests: VecDeque<Queued>,
+    appends: Appends,
     closed: bool,
     /// Threads that sleep. The one that fell asleep last is woken first: what the work needs is in its core's cache.
     asleep: Vec<Arc<Condvar>>,
@@ -116,8 +145,18 @@ struct Waiting {
 
 impl Waiting {
     fn add(&mut self, queued: Queued) {
+        if matches!(queued.request, Request::Append { .. }) {
+            self.appends.came(Instant::now());
+        }
         self.requests.push_back(queued);
         self.wake();
+    }
+
+    /// Until when all that waits can go on waiting: saves go along with the append that is about to come.
+    fn patience(&self, now: Instant) -> Option<Instant> {
+        let next = self.appends.next().filter(|next| now < *next)?;
+        let saves = self.requests.iter().all(|queued| matches!(queued.request, Request::Save { .. }));
+        (saves && !self.closed).then_some(next)
     }
 
     fn wake(&mut self) {
@@ -166,17 +205,24 @@ impl Queue {
     /// own.
     pub(super) fn wait(&self, arrived: &Arc<Condvar>) -> bool {
         let mut waiting = self.waiting.lock();
-        while waiting.requests.is_empty() && !waiting.closed {
+        loop {
+            let empty = waiting.requests.is_empty();
+            let until = if empty { None } else { waiting.patience(Instant::now()) };
+            if waiting.closed || !empty && until.is_none() {
+                return !empty;
+            }
             if std::mem::take(&mut waiting.nudged) {
                 return true;
             }
             waiting.asleep.push(arrived.clone());
-            arrived.wait(&mut waiting);
+            match until {
+                Some(until) => _ = arrived.wait_until(&mut waiting, until),
+                None => arrived.wait(&mut waiting),
+            }
             // Where it woke up by itself.
             waiting.asleep.retain(|one| !Arc::ptr_eq(one, arrived));
             waiting.woken = false;
         }
-        !waiting.requests.is_empty()
     }
 
     /// There is something to do that nobody waits for: one of the threads comes out of [`Self::wait`].
@@ -210,5 +256,71 @@ impl Queue {
         let mut waiting = self.waiting.lock();
         waiting.closed = true;
         waiting.asleep.drain(..).for_each(|one| _ = one.notify_one());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_micros(500);
+
+    async fn push(queue: &Queue, request: Request) {
+        queue.push(request).await.expect("open");
+    }
+
+    fn append() -> Request {
+        Request::Append { events: Vec::new(), reply: oneshot::channel().0 }
+    }
+
+    fn save() -> Request {
+        let (topic, group) = (Topic::parse("t").expect("a topic"), Group::parse("g").expect("a group"));
+        Request::Save { topic, group, expected: 0, state: Vec::new(), reply: oneshot::channel().0 }
+    }
+
+    /// A queue to which appends came at these times, and that has given them out.
+    fn after(appends: &[Instant]) -> Queue {
+        let queue = Queue::new(1 << 20);
+        appends.iter().for_each(|at| queue.waiting.lock().appends.came(*at));
+        queue
+    }
+
+    #[tokio::test]
+    async fn a_save_waits_for_the_next_of_appends_that_follow_each_other_closely() {
+        let start = Instant::now();
+        let (last, next) = (start + TICK, start + 3 * TICK);
+        let queue = after(&[start, last]);
+        push(&queue, save()).await;
+        assert_eq!(queue.waiting.lock().patience(last), Some(next));
+        assert_eq!(queue.waiting.lock().patience(next), None, "it did not come");
+        push(&queue, append()).await;
+        assert_eq!(queue.waiting.lock().patience(last), None, "it came");
+        assert_eq!(queue.take(0, u64::MAX).len(), 2, "and takes the save along");
+    }
+
+    #[tokio::test]
+    async fn a_save_goes_at_once_where_no_append_is_about_to_come() {
+        let start = Instant::now();
+        for appends in [&[][..], &[start], &[start, start + 2 * SOON]] {
+            let queue = after(appends);
+            push(&queue, save()).await;
+            assert_eq!(queue.waiting.lock().patience(start), None, "{appends:?}");
+        }
+        let queue = after(&[start, start + TICK]);
+        push(&queue, save()).await;
+        push(&queue, Request::Rotate { reply: oneshot::channel().0 }).await;
+        assert_eq!(queue.waiting.lock().patience(start), None, "somebody else waits");
+        let queue = after(&[start, start + TICK]);
+        push(&queue, save()).await;
+        queue.close();
+        assert_eq!(queue.waiting.lock().patience(start), None, "nothing comes after the end");
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_an_append_that_does_not_come_gets_the_save() {
+        let queue = after(&[Instant::now(), Instant::now() + SOON]);
+        push(&queue, save()).await;
+        assert!(queue.wait(&Arc::default()));
+        assert_eq!(queue.take(0, u64::MAX).len(), 1);
     }
 }
