@@ -5,6 +5,7 @@
 //! this machine, or is what `make test` runs anyway, is not run: [`STAND_INS`]; `promethean`'s own tests check that
 //! `make` has the targets and `deploy/` the files.
 
+mod programs;
 mod world;
 
 use std::fs::File;
