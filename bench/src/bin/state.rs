@@ -31,7 +31,7 @@ fn main() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let mut ok = true;
     println!("embedded engine, sync = always, 256-byte payloads, batches of {BATCH}");
-    let runs: Vec<(f64, f64)> = (0..3).map(|_| runtime.block_on(compaction())).collect();
+    let runs: Vec<(f64, f64)> = (0..7).map(|_| runtime.block_on(compaction())).collect();
     for (kept, seconds) in &runs {
         println!(
             "  compaction of 1 M events over 10 k keys and its snapshot: {seconds:.2} s, publishing kept {kept:.2}"

@@ -8,11 +8,13 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use promethean_event::{Millis, Seq};
 
 use super::codec::Held;
 use super::index::{self, Removals, View};
+use super::pace::Pace;
 use super::segment::{Meta, Writer, topic_dir};
 use super::settle::Trouble;
 use super::shared::Shared;
@@ -147,9 +149,11 @@ impl Shared {
             return Ok(());
         }
         let (disk, dir) = (&*self.options.disk, &self.options.dir);
+        let mut pace = self.pace();
         for meta in gone {
             self.close_segment(topic.number, meta);
             disk.remove(&meta.path(dir, topic.number))?;
+            self.give_way(&mut pace);
         }
         disk.sync_dir(&topic_dir(dir, topic.number))
     }
@@ -215,24 +219,36 @@ impl Shared {
         let (mut kept, mut gone, mut removals) = (Vec::new(), Vec::new(), Removals::default());
         let mut writer: Option<Writer> = None;
         let mut written = 0;
+        let mut pace = self.pace();
         for meta in segments {
             let open = self.segment(topic.number, meta)?;
-            let (mut drops, mut trouble) = (0_u64, Ok(()));
+            // Event by event, so that each is looked up once.
+            let (mut fates, mut trouble) = (Vec::new(), Ok(()));
             open.scan(0, 1 << 20, |seq, held| {
-                trouble = rule.keeps(seq, &held).map(|keeps| drops += u64::from(!keeps));
+                self.give_way(&mut pace);
+                trouble = rule.fate(seq, &held).map(|fate| fates.push(fate));
                 trouble.is_ok()
             })?;
             trouble?;
-            if drops == 0 {
+            if fates.iter().all(|fate| *fate == Fate::Kept) {
                 end(writer.take(), &mut kept)?;
                 kept.push(meta.clone());
                 continue;
             }
             gone.push(meta.clone());
+            let mut fates = fates.into_iter();
             let mut one = |seq, held: &Held| {
-                if !rule.keeps(seq, held)? {
-                    removals.add(topic.number, seq, held);
-                    return Ok(());
+                self.give_way(&mut pace);
+                match fates.next() {
+                    Some(Fate::Replaced) => {
+                        removals.add_id(topic.number, seq, held);
+                        return Ok(());
+                    }
+                    Some(Fate::Gone) => {
+                        removals.add(topic.number, seq, held);
+                        return Ok(());
+                    }
+                    Some(Fate::Kept) | None => {}
                 }
                 if writer.as_ref().is_some_and(|writer| writer.size() >= self.options.segment_bytes) {
                     end(writer.take(), &mut kept)?;
@@ -273,6 +289,21 @@ impl Shared {
         topic.inner.lock().segments = Arc::new(list);
         Ok((gone, removals))
     }
+
+    fn pace(&self) -> Pace {
+        Pace::new(Instant::now(), self.appended())
+    }
+
+    /// Lets publishers go first for a while, now and then.
+    fn give_way(&self, pace: &mut Pace) {
+        if let Some(pause) = pace.pause(Instant::now(), self.appended()) {
+            std::thread::sleep(pause);
+        }
+    }
+
+    fn appended(&self) -> u64 {
+        self.counters.events.load(Ordering::Relaxed)
+    }
 }
 
 /// Ends a rewritten segment, durably.
@@ -293,16 +324,28 @@ struct Rule<'a> {
     now: Millis,
 }
 
+/// What becomes of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    /// The index knows a later event of its key.
+    Replaced,
+    /// The last that the index knows of its key, perhaps.
+    Gone,
+}
+
 impl Rule<'_> {
-    fn keeps(&self, seq: Seq, held: &Held) -> Result<bool> {
+    fn fate(&self, seq: Seq, held: &Held) -> Result<Fate> {
         if seq < self.mark {
-            return Ok(false);
+            return Ok(Fate::Gone);
         }
-        let Some(key) = held.key() else { return Ok(true) };
+        let Some(key) = held.key() else { return Ok(Fate::Kept) };
         let latest = self.view.latest(self.topic, &key)?;
-        let replaced = latest.is_some_and(|latest| latest.seq > seq);
+        if latest.is_some_and(|latest| latest.seq > seq) {
+            return Ok(Fate::Replaced);
+        }
         let expired = held.is_tombstone() && self.now.since(held.appended) > self.grace.tombstone_grace;
-        Ok(!replaced && !expired)
+        Ok(if expired { Fate::Gone } else { Fate::Kept })
     }
 }
 
@@ -311,6 +354,11 @@ impl Removals {
         if let Some(key) = held.key() {
             self.keys.push((index::key(topic, &key), seq));
         }
+        self.add_id(topic, seq, held);
+    }
+
+    /// Of an event whose key has a later one.
+    fn add_id(&mut self, topic: u32, seq: Seq, held: &Held) {
         if held.client {
             self.clients.push((held.id, (topic, seq)));
         }

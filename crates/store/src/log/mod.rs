@@ -22,6 +22,7 @@ mod keys;
 mod maintain;
 mod manifest;
 mod options;
+mod pace;
 mod queue;
 mod read;
 mod rebuild;
