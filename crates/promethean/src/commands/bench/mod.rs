@@ -22,6 +22,11 @@ use crate::config::duration;
 use crate::exit::{Exit, Failure};
 use load::{Counts, Latencies, Plan};
 
+/// Most bytes of payload in a frame: no hub takes as much.
+const MAX_FRAME: usize = 64 << 20;
+/// Most clients of a kind: each is a thread.
+const MAX_THREADS: usize = 10_000;
+
 /// What came out.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -68,20 +73,27 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
     let latency = args.mode == BenchMode::Latency;
     let duration = args.duration.as_deref().map(duration).transpose();
     let duration = duration.map_err(|error| Failure::usage(format!("--duration: {error}")))?;
-    let least = |name: &str, value: usize| {
-        if value == 0 { Err(Failure::usage(format!("--{name} must be at least 1"))) } else { Ok(value) }
+    let up_to = |most: usize, name: &str, value: usize| {
+        let fits = (1..=most).contains(&value);
+        fits.then_some(value)
+            .ok_or_else(|| Failure::usage(format!("--{name} must be between 1 and {most}, is {value}")))
     };
+    let (payload, batch) = (up_to(MAX_FRAME, "payload", args.payload)?, up_to(limits::MAX_BATCH, "batch", args.batch)?);
+    if payload * batch > MAX_FRAME {
+        let at_once = "--payload times --batch, what one frame carries, must be at most";
+        return Err(Failure::usage(format!("{at_once} {MAX_FRAME} bytes, is {}", payload * batch)));
+    }
     Ok(Plan {
         address,
         token: target.token,
-        clients: least("clients", args.clients)?,
-        groups: least("groups", args.groups)?,
-        topics: least("topics", args.topics)?,
+        clients: up_to(MAX_THREADS, "clients", args.clients)?,
+        groups: up_to(MAX_THREADS, "groups", args.groups)?,
+        topics: up_to(100_000, "topics", args.topics)?,
         name: format!("{:x}-{:x}", std::process::id(), promethean_event::Millis::now().0),
-        payload: args.payload,
-        batch: least("batch", args.batch)?.min(limits::MAX_BATCH),
-        window: least("window", args.window)?,
-        credit: least("credit", args.credit)?.min(limits::MAX_IN_FLIGHT),
+        payload,
+        batch,
+        window: up_to(1_000_000, "window", args.window)?,
+        credit: up_to(limits::MAX_IN_FLIGHT, "credit", args.credit)?,
         events: args.events,
         duration: duration.or(latency.then_some(Duration::from_secs(10))),
         rate: if latency { args.rate.max(1) } else { 0 },
