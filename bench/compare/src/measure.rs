@@ -120,12 +120,6 @@ fn at_once(
     })
 }
 
-/// Waits until everything that was written is on the disk.
-fn rest() -> io::Result<()> {
-    let done = std::process::Command::new("sync").status()?;
-    if done.success() { Ok(()) } else { Err(io::Error::other(format!("sync: {done}"))) }
-}
-
 /// One round of one system, on a server of its own with new data in `dir`.
 pub(crate) fn round(system: System, programs: &Programs, dir: &Path, plan: Plan) -> io::Result<Numbers> {
     let [warm, filled, both, steady] = ["bench.warm", "bench.filled", "bench.both", "bench.steady"].map(String::from);
@@ -148,8 +142,6 @@ pub(crate) fn round(system: System, programs: &Programs, dir: &Path, plan: Plan)
     }
     let consumed = consume(system, &server, &filled, plan.fill)?;
     let end_to_end = end_to_end(system, &server, std::slice::from_ref(&both), &both, limit(plan.time))?;
-    // What full load has left to the disk is not what a steady rate costs.
-    rest()?;
     let latencies = latencies(system, &server, &steady, plan)?;
     peak = peak.max(server.peak_rss());
     let millis = |share| load::quantile(&latencies, share) as f64 / 1_000.0;
