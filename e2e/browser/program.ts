@@ -35,6 +35,7 @@ export class Project {
    * with its types, or an end before that, is thrown. `before`: JavaScript that runs first, for what the block declares.
    */
   async run(code: string, hub: RealHub, lines: number, before = ""): Promise<string> {
+    if (!code.includes('"ws://127.0.0.1:8090"')) throw new Error(`it connects to something else than "ws://127.0.0.1:8090":\n${code}`);
     const program = this.compile(code.replaceAll("127.0.0.1:8090", hub.ws));
     writeFileSync(join(this.dir, "before.js"), before);
     const child = spawn(process.execPath, ["--import", "./before.js", program], { cwd: this.dir, stdio: ["ignore", "pipe", "inherit"] });
