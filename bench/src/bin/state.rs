@@ -56,6 +56,8 @@ fn main() {
     let hub = Setup::log(&data).start();
     let grown = runtime.block_on(export(&hub)) as f64 / 1024.0 / 1024.0;
     ok &= report("resident memory that the export of 1 M events adds", grown, "MiB", Bar::AtMost(64.0));
+    let peak = export_by_command(&hub) as f64 / 1024.0 / 1024.0;
+    ok &= report("peak memory of `promethean export` of 1 M events", peak, "MiB", Bar::AtMost(64.0));
     // Leaving by `exit` runs no destructors: end what was started first.
     drop((hub, runtime, dir));
     std::process::exit(i32::from(!ok));
@@ -197,4 +199,22 @@ async fn export(hub: &Hub) -> u64 {
     }
     assert!(lines >= EVENTS, "only {lines} lines came");
     most - before
+}
+
+/// Bytes of memory that the command line's own export has at its most.
+fn export_by_command(hub: &Hub) -> u64 {
+    let server = format!("http://{}", hub.ops);
+    let mut command = std::process::Command::new(promethean_e2e::binary());
+    command.args(["export", "t", "--server", &server]).stdout(std::process::Stdio::null());
+    let mut export = command.spawn().expect("it starts");
+    let mut peak = 0;
+    while export.try_wait().expect("waitable").is_none() {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", export.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<u64>().ok());
+        peak = peak.max(kib.unwrap_or(0) * 1024);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(export.wait().expect("ended").success() && peak > 0, "the export has failed, or was not seen");
+    peak
 }

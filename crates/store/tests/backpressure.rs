@@ -104,3 +104,37 @@ async fn publishers_wait_for_settling_and_go_on_when_it_does() {
     assert_eq!(seqs(&*log, "t").await, (1..=EVENTS).collect::<Vec<_>>());
     log.close().await.expect("closed");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_replayed_is_settled_although_nobody_publishes() {
+    let mut options = Options::new("/data");
+    options.disk = Arc::new(TestDisk::new());
+    options.journal_bytes = JOURNAL;
+    options.maintenance = None;
+    let log = Log::open(options.clone()).expect("opens");
+    let few = JOURNAL / 16 / PAYLOAD as u64;
+    let much = JOURNAL / 2 / PAYLOAD as u64;
+    let add = async |log: &Log, count| {
+        for _ in 0..count {
+            append(log, &[event("t").payload(format!("\"{}\"", "x".repeat(PAYLOAD)))]).await;
+        }
+    };
+    add(&log, few).await;
+    log.close().await.expect("closed");
+
+    options.maintenance = Some(Duration::from_secs(3600));
+    let log = Log::open(options.clone()).expect("opens");
+    add(&log, much).await;
+    assert_eq!(log.stats().settles, 0, "little is left where it is, and nothing is full");
+    log.close().await.expect("closed");
+
+    let log = Log::open(options).expect("opens");
+    let settled = async {
+        while log.stats().settles == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), settled).await.expect("what was replayed is settled");
+    assert_eq!(seqs(&log, "t").await, (1..=few + much).collect::<Vec<_>>());
+    log.close().await.expect("closed");
+}

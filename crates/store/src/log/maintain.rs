@@ -19,7 +19,10 @@ use super::segment::{Meta, Writer, topic_dir};
 use super::settle::Trouble;
 use super::shared::Shared;
 use super::topic::TopicState;
-use crate::{Compaction, Result};
+use crate::{Compaction, Result, TopicSettings};
+
+/// What is unsettled is much when it is this part of a journal file. Smaller runs would make segments slow to open.
+const MUCH: u64 = 8;
 
 impl Shared {
     /// Applies retention and compaction to all topics. `force`: also where there is little to gain.
@@ -49,6 +52,23 @@ impl Shared {
             self.drop_tables()?;
         }
         Ok(())
+    }
+
+    /// Whether the journal is to be settled before it is full. Retention and compaction go by segments, so what they
+    /// wait for in memory is settled first; and what is much is settled although nothing follows it: an idle hub is small.
+    /// Not while another file is being settled: the next one would have to wait for it, and publishers too.
+    pub(super) fn waits_to_be_settled(&self) -> bool {
+        if !self.settling.lock().sealed.is_empty() {
+            return false;
+        }
+        let much = self.options.journal_bytes / MUCH;
+        let topics = self.topics.read().by_number.clone();
+        let mut unsettled = 0;
+        topics.iter().any(|topic| {
+            let inner = topic.inner.lock();
+            unsettled += inner.tail_size().1;
+            unsettled >= much || (inner.has_tail() && inner.settings != TopicSettings::default())
+        })
     }
 
     /// Removes files that a crash left behind: those that the manifest does not name, and nobody is writing.

@@ -172,26 +172,31 @@ fn stop(shared: &Shared, running: Option<Running>) {
     shared.close_index();
 }
 
+/// Looks after what is settled at intervals, and first of all once what was found at open is settled: what a hub has
+/// replayed it need not keep in memory until it is busy again.
 fn maintain_at_intervals(shared: &Shared) {
     let Some(interval) = shared.options.maintenance else { return };
     let mut next = Instant::now() + interval;
+    let mut replayed = true;
     loop {
         let mut settling = shared.settling.lock();
-        while !settling.stop && Instant::now() < next && shared.failed().is_none() {
+        while !settling.stop
+            && Instant::now() < next
+            && !(replayed && settling.sealed.is_empty())
+            && shared.failed().is_none()
+        {
             shared.settling_changed.wait_until(&mut settling, next);
         }
         if settling.stop || shared.failed().is_some() {
             return;
         }
         drop(settling);
-        // Retention and compaction go by segments: what they wait for in memory is settled first.
-        let waits = |topic: &Arc<topic::TopicState>| {
-            let inner = topic.inner.lock();
-            inner.has_tail() && inner.settings != crate::TopicSettings::default()
-        };
-        if shared.topics.read().by_number.iter().any(waits) {
+        if shared.waits_to_be_settled() {
             let (reply, _) = tokio::sync::oneshot::channel();
             shared.queue.push_now(Request::Rotate { reply });
+        }
+        if std::mem::take(&mut replayed) {
+            continue;
         }
         match shared.maintain(Millis::now(), false) {
             Ok(()) => {}
