@@ -42,7 +42,7 @@ pub(crate) trait EventLogSettings: Send + Sync {
 
 impl<T: EventLog + ?Sized> EventLogSettings for std::sync::Arc<T> {
     fn of(&self, topic: &Topic) -> (u32, Option<u64>) {
-        let settings = self.settings(topic);
+        let settings = self.event_settings(topic);
         (settings.partitions, settings.max_event_bytes)
     }
 }

@@ -506,10 +506,10 @@ impl Core {
     fn count_published(&self, runs: &[(Topic, usize)], outcomes: &[promethean_store::Outcome]) {
         let stored = |outcome: &promethean_store::Outcome| matches!(outcome, promethean_store::Outcome::Stored(appended) if !appended.duplicate);
         let mut outcomes = outcomes.iter();
-        for (topic, length) in runs {
+        self.metrics.published(runs.iter().map(|(topic, length)| {
             let count = outcomes.by_ref().take(*length).filter(|outcome| stored(outcome)).count();
-            self.metrics.topic(topic).published.fetch_add(count as u64, Ordering::Relaxed);
-        }
+            (topic, count as u64)
+        }));
     }
 
     /// Answers of a subscription that spans topics go to the topic that has the id.

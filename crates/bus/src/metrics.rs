@@ -120,15 +120,17 @@ impl Metrics {
         })
     }
 
-    /// The counters of a topic, or of all others once there are too many.
-    pub fn topic(&self, topic: &Topic) -> Arc<TopicMetrics> {
+    /// Counts events appended to topics, or to all others once there are too many. One look-up a topic, one lock for all.
+    pub(crate) fn published<'a>(&self, counts: impl Iterator<Item = (&'a Topic, u64)>) {
         let mut topics = self.topics.lock();
-        let name =
-            if topics.len() < self.max_series || topics.contains_key(topic.as_str()) { topic.as_str() } else { OTHER };
-        if let Some(metrics) = topics.get(name) {
-            return Arc::clone(metrics);
+        for (topic, count) in counts {
+            if let Some(metrics) = topics.get(topic.as_str()) {
+                metrics.published.fetch_add(count, Relaxed);
+                continue;
+            }
+            let name = if topics.len() < self.max_series { topic.as_str() } else { OTHER };
+            topics.entry(name.into()).or_default().published.fetch_add(count, Relaxed);
         }
-        Arc::clone(topics.entry(name.into()).or_default())
     }
 
     /// The counters of a group, or of all others once there are too many.

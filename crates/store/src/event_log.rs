@@ -9,7 +9,7 @@
 use promethean_event::{Event, EventId, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
-use crate::{Pending, Result, TopicSettings};
+use crate::{EventSettings, Pending, Result, TopicSettings};
 
 /// What became of one event of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,6 +182,11 @@ pub trait EventLog: Send + Sync + 'static {
 
     /// The topic's settings, from memory.
     fn settings(&self, topic: &Topic) -> TopicSettings;
+
+    /// What of them counts for every event. Asked for each that is another topic's than the one before it.
+    fn event_settings(&self, topic: &Topic) -> EventSettings {
+        self.settings(topic).of_events()
+    }
 
     /// Changes a topic's settings. **Returned ⇒ durable.**
     fn set_settings<'a>(&'a self, topic: &'a Topic, settings: TopicSettings) -> Pending<'a, ()>;

@@ -28,7 +28,7 @@ pub use group_state::{Done, GroupState, Mark, SnapshotState, Unfinished};
 pub use group_store::{GroupStore, Saved, Version};
 pub use ownership::{Beat, Claim, Duty, Fence, Heartbeat, Owned, Ownership, Peer, Terms};
 pub use ranges::Ranges;
-pub use settings::{Compaction, Retention, SnapshotJob, TopicSettings};
+pub use settings::{Compaction, EventSettings, Retention, SnapshotJob, TopicSettings};
 
 /// What an engine's operations return: a boxed future, so that engines can be named at run time only.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;

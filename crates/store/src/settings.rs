@@ -36,7 +36,21 @@ impl Default for TopicSettings {
     }
 }
 
+/// What of a topic's settings counts for every event that is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventSettings {
+    /// As [`TopicSettings::partitions`].
+    pub partitions: u32,
+    /// As [`TopicSettings::max_event_bytes`].
+    pub max_event_bytes: Option<u64>,
+}
+
 impl TopicSettings {
+    /// What of them counts for every event.
+    pub fn of_events(&self) -> EventSettings {
+        EventSettings { partitions: self.partitions, max_event_bytes: self.max_event_bytes }
+    }
+
     /// Whether they make sense for `topic`.
     ///
     /// # Errors

@@ -215,7 +215,7 @@ impl Replay<'_> {
                 self.version = self.version.max(version);
                 state(number)?.inner.lock().groups.remove(&group);
             }
-            Entry::Settings(number, settings) => state(number)?.inner.lock().settings = settings,
+            Entry::Settings(number, settings) => state(number)?.set(settings),
             Entry::Trim(number, before) => {
                 let state = state(number)?;
                 let mut inner = state.inner.lock();

@@ -9,8 +9,8 @@ use tokio::sync::{oneshot, watch};
 use super::settle::Trouble;
 use super::{Log, Request, blocking, guarded, stop};
 use crate::{
-    Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result, Saved, Seek,
-    Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax,
+    Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
 impl Log {
@@ -161,6 +161,11 @@ impl EventLog for Log {
 
     fn settings(&self, topic: &Topic) -> TopicSettings {
         self.shared.topic(topic).map(|state| state.inner.lock().settings.clone()).unwrap_or_default()
+    }
+
+    fn event_settings(&self, topic: &Topic) -> EventSettings {
+        let topics = self.shared.topics.read();
+        topics.get(topic).map_or_else(|| TopicSettings::default().of_events(), |state| state.event_settings())
     }
 
     fn set_settings<'a>(&'a self, topic: &'a Topic, settings: TopicSettings) -> Pending<'a, ()> {

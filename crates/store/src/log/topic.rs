@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
@@ -18,57 +19,69 @@ use super::codec::Held;
 use super::index::Latest;
 use super::manifest::{Saved, TopicEntry};
 use super::segment::Meta;
-use crate::{ReadMax, Tail, TopicSettings};
+use crate::{EventSettings, ReadMax, Tail, TopicSettings};
 
 /// Events share one entry in `maxima`, so that a search by time skips them together.
 const STRIDE: usize = 256;
 /// Events that are taken into the maps of keys in one go while somebody waits for the lock.
 const STEP: usize = 4096;
+/// Events of a topic whose keys wait, before the writer takes them in: one after another they find the map at hand.
+const MANY: usize = 256;
 /// Goes after which the rest is taken in at once: the writer is slower than this, so it does not come to it.
 const STEPS: usize = 1024;
 
-/// A topic that has a number.
+/// A topic that has a number. What an event needs of it stands in its first two cache lines, the lock included: where
+/// each event is another topic's, fetching them is most of what making it visible costs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct TopicState {
+    pub(super) inner: Mutex<Inner>,
     pub(super) name: Topic,
     pub(super) number: u32,
+    /// Of the settings what counts for every event: to be had without the lock.
+    partitions: AtomicU32,
+    max_event_bytes: AtomicU64,
     watch: watch::Sender<Tail>,
-    pub(super) inner: Mutex<Inner>,
 }
 
 /// What changes of a topic.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Inner {
-    generations: VecDeque<Generation>,
-    /// Events before this one are gone.
-    pub(super) first_seq: Seq,
     pub(super) last_seq: Seq,
-    pub(super) last: Option<(EventId, Millis)>,
-    pub(super) segments: Arc<Vec<Meta>>,
-    pub(super) settings: TopicSettings,
-    pub(super) groups: BTreeMap<Group, Saved>,
     /// The last of the writer's frames that added events.
     pub(super) frame: u64,
     /// It is among the topics whose keys the writer takes in.
     pub(super) unkeyed: bool,
     /// Somebody may wait for its tail. While nobody does, `watch` is not kept up to date.
     pub(super) watched: bool,
+    pub(super) last: Option<(EventId, Millis)>,
+    /// The generation that grows; it follows on those in `older`.
+    youngest: Option<Generation>,
+    older: VecDeque<Generation>,
+    /// Events before this one are gone.
+    pub(super) first_seq: Seq,
+    pub(super) segments: Arc<Vec<Meta>>,
+    pub(super) settings: TopicSettings,
+    pub(super) groups: BTreeMap<Group, Saved>,
 }
 
 /// A topic's part of one journal file.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Generation {
-    journal: u64,
-    first: Seq,
     events: Events,
-    /// The latest event of each key among the first `keyed` events. Looking a key up costs a publisher more than
-    /// all else that happens to its event in memory, so it is done when nobody waits, or when somebody asks.
-    keys: HashMap<Bytes, Seq, RandomState>,
-    keyed: usize,
+    journal: u64,
     bytes: u64,
-    /// The latest time of each [`STRIDE`] events; of the last ones, which may be fewer, in `newest`.
-    maxima: Vec<u64>,
+    /// The latest time of the events that `maxima` does not have yet.
     newest: u64,
+    keyed: usize,
+    first: Seq,
+    /// The latest time of each [`STRIDE`] events.
+    maxima: Vec<u64>,
+    /// The latest event of each key among the first `keyed` events. Looking a key up costs a publisher more than all
+    /// else that happens to its event in memory, so it is done for [`MANY`] of them together, or when somebody asks.
+    keys: HashMap<Bytes, Seq, RandomState>,
 }
 
 /// The events of a generation.
@@ -122,18 +135,45 @@ pub(super) struct Unsettled {
 impl TopicState {
     pub(super) fn new(number: u32, entry: &TopicEntry, watch: watch::Sender<Tail>) -> Self {
         let inner = Inner {
-            generations: VecDeque::new(),
-            first_seq: entry.first_seq,
             last_seq: entry.last_seq,
-            last: entry.last,
-            segments: Arc::new(entry.segments.clone()),
-            settings: entry.settings.clone(),
-            groups: entry.groups.clone(),
             frame: 0,
             unkeyed: false,
             watched: true,
+            last: entry.last,
+            youngest: None,
+            older: VecDeque::new(),
+            first_seq: entry.first_seq,
+            segments: Arc::new(entry.segments.clone()),
+            settings: TopicSettings::default(),
+            groups: entry.groups.clone(),
         };
-        Self { name: entry.name.clone(), number, watch, inner: Mutex::new(inner) }
+        let state = Self {
+            inner: Mutex::new(inner),
+            name: entry.name.clone(),
+            number,
+            partitions: AtomicU32::new(0),
+            max_event_bytes: AtomicU64::new(0),
+            watch,
+        };
+        state.set(entry.settings.clone());
+        state
+    }
+
+    /// Changes its settings.
+    pub(super) fn set(&self, settings: TopicSettings) {
+        let mut inner = self.inner.lock();
+        self.partitions.store(settings.partitions, Relaxed);
+        self.max_event_bytes.store(settings.max_event_bytes.unwrap_or(u64::MAX), Relaxed);
+        inner.settings = settings;
+    }
+
+    /// Of its settings what counts for every event. Two that were changed together may be seen one by one.
+    pub(super) fn event_settings(&self) -> EventSettings {
+        let max_event_bytes = self.max_event_bytes.load(Relaxed);
+        EventSettings {
+            partitions: self.partitions.load(Relaxed),
+            max_event_bytes: (max_event_bytes < u64::MAX).then_some(max_event_bytes),
+        }
     }
 
     /// Its tail, from now on. Under the lock: who comes either sees the newest event or is seen by its announcement.
@@ -177,7 +217,7 @@ impl TopicState {
             let mut inner = self.inner.lock();
             inner.take_keys(STEP);
             let first_seq = inner.first_seq;
-            let generation = inner.generations.iter_mut().find(|generation| generation.journal == journal)?;
+            let generation = inner.generations_mut().find(|generation| generation.journal == journal)?;
             if generation.keyed == generation.events.len() {
                 let gone = usize::try_from(first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
                 let keys = generation.keys.iter().map(|(key, seq)| (key.clone(), *seq)).collect();
@@ -196,22 +236,22 @@ impl Inner {
 
     /// Adds the next events.
     pub(super) fn extend(&mut self, journal: u64, events: impl Iterator<Item = Held>) {
-        let youngest = self.generations.back();
-        if youngest.is_none_or(|generation| generation.journal != journal) {
+        if self.youngest.as_ref().is_none_or(|generation| generation.journal != journal) {
             // About as many as last time: growing would copy them.
-            let capacity = youngest.map_or(0, |generation| generation.events.len());
-            self.generations.push_back(Generation {
-                journal,
-                first: self.last_seq + 1,
+            let capacity = self.youngest.as_ref().map_or(0, |generation| generation.events.len());
+            self.older.extend(self.youngest.take());
+            self.youngest = Some(Generation {
                 events: Events::Growing(Vec::with_capacity(capacity)),
-                keys: HashMap::default(),
-                keyed: 0,
+                journal,
                 bytes: 0,
-                maxima: Vec::new(),
                 newest: 0,
+                keyed: 0,
+                first: self.last_seq + 1,
+                maxima: Vec::new(),
+                keys: HashMap::default(),
             });
         }
-        let Some(generation) = self.generations.back_mut() else { return };
+        let Some(generation) = &mut self.youngest else { return };
         let held = generation.events.grow();
         for event in events {
             self.last_seq += 1;
@@ -225,10 +265,24 @@ impl Inner {
         }
     }
 
+    /// The generations, oldest first.
+    fn generations(&self) -> impl DoubleEndedIterator<Item = &Generation> {
+        self.older.iter().chain(&self.youngest)
+    }
+
+    fn generations_mut(&mut self) -> impl Iterator<Item = &mut Generation> {
+        self.older.iter_mut().chain(&mut self.youngest)
+    }
+
+    /// Whether so many events' keys wait that it is worth taking them in.
+    pub(super) fn has_many_unkeyed(&self) -> bool {
+        self.youngest.as_ref().is_some_and(|generation| generation.events.len() - generation.keyed >= MANY)
+    }
+
     /// Takes at most `max` more events into the maps of keys; whether all are in them now.
     pub(super) fn take_keys(&mut self, max: usize) -> bool {
         let mut left = max;
-        for generation in &mut self.generations {
+        for generation in self.generations_mut() {
             let rest = generation.events.get(generation.keyed..).unwrap_or_default();
             let part = &rest[..rest.len().min(left)];
             for (seq, event) in (generation.first + generation.keyed as u64..).zip(part) {
@@ -245,19 +299,19 @@ impl Inner {
 
     /// The first unsettled event's seq; the next one's when there is none.
     pub(super) fn tail_first(&self) -> Seq {
-        self.generations.front().map_or(self.last_seq + 1, |generation| generation.first)
+        self.generations().next().map_or(self.last_seq + 1, |generation| generation.first)
     }
 
     /// Whether there are unsettled events.
     pub(super) fn has_tail(&self) -> bool {
-        !self.generations.is_empty()
+        self.generations().next().is_some()
     }
 
     pub(super) fn held(&self, seq: Seq) -> Option<&Held> {
         if seq < self.first_seq {
             return None;
         }
-        let generation = self.generations.iter().rev().find(|generation| generation.first <= seq)?;
+        let generation = self.generations().rev().find(|generation| generation.first <= seq)?;
         generation.events.get(usize::try_from(seq - generation.first).ok()?)
     }
 
@@ -265,7 +319,7 @@ impl Inner {
     pub(super) fn read(&self, topic: &Topic, from: Seq, max: ReadMax, out: &mut Vec<Event>) {
         let mut bytes: usize = out.iter().map(|event| event.body.len()).sum();
         let from = from.max(self.first_seq);
-        for generation in &self.generations {
+        for generation in self.generations() {
             let skip = usize::try_from(from.saturating_sub(generation.first)).unwrap_or(usize::MAX);
             let rest = generation.events.get(skip..).unwrap_or_default();
             for (index, event) in rest.iter().enumerate() {
@@ -280,7 +334,7 @@ impl Inner {
 
     /// The first unsettled event whose time is ≥ `ts`.
     pub(super) fn first_since(&self, ts: Millis) -> Option<Seq> {
-        for generation in &self.generations {
+        for generation in self.generations() {
             let skip = usize::try_from(self.first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
             let maxima = generation.maxima.iter().chain(std::iter::once(&generation.newest));
             for (stride, _) in maxima.enumerate().filter(|(_, max)| **max >= ts.0) {
@@ -297,13 +351,13 @@ impl Inner {
 
     /// The latest unsettled event of a key, as far as the keys are taken in.
     pub(super) fn latest(&self, key: &[u8]) -> Option<Seq> {
-        self.generations.iter().rev().find_map(|generation| generation.keys.get(key).copied())
+        self.generations().rev().find_map(|generation| generation.keys.get(key).copied())
     }
 
     /// The latest unsettled event of every key after `after`, by key, as far as the keys are taken in.
     pub(super) fn keys_after(&self, after: Option<&[u8]>) -> Vec<(Bytes, Latest)> {
         let mut all = Vec::new();
-        for generation in self.generations.iter().rev() {
+        for generation in self.generations().rev() {
             let wanted = generation.keys.iter().filter(|(key, _)| after.is_none_or(|after| &key[..] > after));
             all.extend(wanted.map(|(key, seq)| (key.clone(), *seq)));
         }
@@ -317,17 +371,19 @@ impl Inner {
     /// The events of journal files up to `journal` are in `segments` now. Drop the result outside of the lock.
     pub(super) fn settled(&mut self, journal: u64, segments: Vec<Meta>) -> Vec<Generation> {
         self.segments = Arc::new(segments);
-        let mut gone = Vec::new();
-        while self.generations.front().is_some_and(|generation| generation.journal <= journal) {
-            gone.extend(self.generations.pop_front());
+        let is_settled = |generation: &mut Generation| generation.journal <= journal;
+        let mut gone: Vec<Generation> = Vec::new();
+        while let Some(settled) = self.older.pop_front_if(is_settled) {
+            gone.push(settled);
         }
+        gone.extend(self.youngest.take_if(is_settled));
         gone
     }
 
     /// Events that are there and unsettled, and their bytes in the wire form.
     pub(super) fn tail_size(&self) -> (u64, u64) {
         let mut size = (0, 0);
-        for generation in &self.generations {
+        for generation in self.generations() {
             let len = generation.events.len() as u64;
             let hidden = self.first_seq.saturating_sub(generation.first).min(len);
             let hidden_bytes: u64 =

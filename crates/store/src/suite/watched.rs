@@ -7,8 +7,8 @@ use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
 use crate::{
-    EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result, Saved, Seek, Start,
-    Store, Tail, TopicInfo, TopicSettings, Version,
+    EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result,
+    Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
 /// What an engine is asked for.
@@ -97,6 +97,9 @@ impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
     }
     fn settings(&self, topic: &Topic) -> TopicSettings {
         self.store.settings(topic)
+    }
+    fn event_settings(&self, topic: &Topic) -> EventSettings {
+        self.store.event_settings(topic)
     }
     fn set_settings<'a>(&'a self, topic: &'a Topic, settings: TopicSettings) -> Pending<'a, ()> {
         self.call(Call::Other, move || self.store.set_settings(topic, settings))

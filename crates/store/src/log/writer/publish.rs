@@ -23,7 +23,7 @@ pub(super) struct Publisher {
     topics: Vec<Arc<TopicState>>,
     /// Topics of the frame whose tail somebody may wait for.
     watched: Vec<u32>,
-    /// Topics with events whose keys are not taken in yet.
+    /// Topics with many events whose keys are not taken in yet.
     unkeyed: Vec<u32>,
     /// Events that came since all keys were taken in.
     waiting_keys: usize,
@@ -53,7 +53,8 @@ impl Publisher {
             created |= inner.last_seq == 0;
             inner.extend(journal, events.by_ref().take(run.events));
             let first = std::mem::replace(&mut inner.frame, self.frame) != self.frame;
-            let unlisted = !std::mem::replace(&mut inner.unkeyed, true);
+            let unlisted = !inner.unkeyed && inner.has_many_unkeyed();
+            inner.unkeyed |= unlisted;
             let watched = first && inner.watched;
             drop(inner);
             self.watched.extend(watched.then_some(run.topic));
@@ -82,7 +83,7 @@ impl Publisher {
                         unseen.groups.remove(&key);
                     }
                 }
-                Change::Settings(topic, settings) => topic.inner.lock().settings = settings,
+                Change::Settings(topic, settings) => topic.set(settings),
                 Change::Trim(topic, before) => {
                     let mut inner = topic.inner.lock();
                     inner.first_seq = inner.first_seq.max(before);
@@ -96,9 +97,9 @@ impl Publisher {
         frame.answers.drain(..).for_each(Answer::send);
     }
 
-    /// How many events' keys may have to be taken in, at most.
+    /// How many events' keys may have to be taken in, at most; none while no topic has many of them.
     pub(super) fn waiting_keys(&self) -> usize {
-        self.waiting_keys
+        if self.unkeyed.is_empty() { 0 } else { self.waiting_keys }
     }
 
     /// Takes some more keys in; whether there are any left.
