@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use crate::record::Spans;
-use crate::{Code, EventId, IdOrigin, Invalid, Limits, Millis, NewEvent, PublishOptions, Topic, json, partition_of};
+use crate::record::{Body, Spans};
+use crate::wire::{self, Marked, Place};
+use crate::{Code, EventId, IdOrigin, Invalid, Limits, Millis, NewEvent, PublishOptions, Topic, partition_of};
 
 /// An event as its publisher describes it.
 #[derive(Debug, Clone)]
@@ -133,59 +134,28 @@ impl Sealer {
 
 fn write_body(out: &mut Vec<u8>, draft: &Draft<'_>, id: EventId, ts: Millis, partitions: u32) -> Spans {
     let options = &draft.options;
-    let (start, mut spans) = (out.len(), Spans::default());
+    let start = out.len();
     let offset = |at: usize| u32::try_from(at - start).unwrap_or(u32::MAX);
-    out.extend_from_slice(br#"{"ts":"#);
-    json::write_number(out, ts.0);
-    out.extend_from_slice(br#","topic":""#);
-    out.extend_from_slice(draft.topic.as_str().as_bytes());
-    out.push(b'"');
-    if let Some(key) = &options.key {
-        out.extend_from_slice(br#","key":"#);
-        spans.key_start = offset(out.len() + 1);
-        json::write_string(out, key);
-        spans.key_len = offset(out.len() - 1) - spans.key_start;
-    }
-    out.extend_from_slice(br#","partition":"#);
     let mut text = [0; 36];
     let hashed = options.key.as_deref().unwrap_or_else(|| id.encode(&mut text));
-    json::write_number(out, u64::from(partition_of(hashed, partitions)));
-    if let Some(sid) = &options.sid {
-        out.extend_from_slice(br#","sid":"#);
-        json::write_string(out, sid);
-    }
-    if !options.headers.is_empty() {
-        out.extend_from_slice(br#","headers":{"#);
-        separated(out, &options.headers, |out, (name, value)| {
-            json::write_string(out, name);
-            out.push(b':');
-            json::write_string(out, value);
-        });
-        out.push(b'}');
-    }
-    if !options.caused_by.is_empty() {
-        out.extend_from_slice(br#","caused_by":["#);
-        separated(out, &options.caused_by, |out, id| json::write_string(out, id.encode(&mut [0; 36])));
-        out.push(b']');
-    }
-    if !options.tags.is_empty() {
-        out.extend_from_slice(br#","tags":["#);
-        separated(out, &options.tags, |out, tag| json::write_string(out, tag));
-        out.push(b']');
-    }
-    out.extend_from_slice(br#","payload":"#);
-    spans.payload = offset(out.len());
-    out.extend_from_slice(draft.payload.get().as_bytes());
-    out.push(b'}');
-    spans
-}
-
-fn separated<T>(out: &mut Vec<u8>, items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) {
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write(out, item);
+    let place = Place::default();
+    let body = Body {
+        ts,
+        topic: &draft.topic,
+        key: options.key.as_ref().map(|text| Marked { text, place: &place }),
+        partition: partition_of(hashed, partitions),
+        sid: options.sid.as_deref(),
+        headers: &options.headers,
+        caused_by: &options.caused_by,
+        tags: &options.tags,
+        payload: &draft.payload,
+    };
+    wire::object(&body, out);
+    // The payload is the last member.
+    let payload = offset(out.len() - 1 - draft.payload.get().len());
+    match (&options.key, place.get()) {
+        (None, _) => Spans { key_start: 0, key_len: 0, payload },
+        (Some(_), (from, to)) => Spans { key_start: offset(from), key_len: offset(to) - offset(from), payload },
     }
 }
 

@@ -54,6 +54,15 @@ impl EventId {
     pub fn encode(self, buffer: &mut [u8; 36]) -> &str {
         self.0.hyphenated().encode_lower(buffer)
     }
+
+    /// Writes the id between the two quotes that `buffer` ends with, as JSON has it.
+    #[inline]
+    pub(crate) fn quoted(self, buffer: &mut [u8; 38]) -> &[u8] {
+        if let Some(inside) = buffer.get_mut(1..37) {
+            self.0.hyphenated().encode_lower(inside);
+        }
+        buffer
+    }
 }
 
 impl fmt::Display for EventId {

@@ -17,6 +17,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Appends `number` in decimal.
+#[inline]
 pub fn write_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }

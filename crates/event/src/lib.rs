@@ -25,6 +25,7 @@ mod record;
 pub mod rfc3339;
 mod time;
 mod topic;
+mod wire;
 
 pub use code::Code;
 pub use cursor::{Cursor, From};

@@ -46,6 +46,8 @@ impl Default for Limits {
     }
 }
 
+/// Shortest lease that a subscriber may ask for.
+pub const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
 /// Longest lease, extension and nack delay: 12 hours.
 pub const MAX_LEASE: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
 /// Shortest extension of a lease.

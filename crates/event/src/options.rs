@@ -4,26 +4,30 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::cursor::From;
+use crate::frame::split::{EventFields, FilterFields};
 use crate::record::Headers;
+use crate::wire::{List, OwnHeaders, Pairs, Text, Whole, asked, words};
 use crate::{Code, Event, EventId, Invalid, Millis, Selector, limits};
 
-/// Everything optional of an event.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PublishOptions<'a> {
-    /// The event's id; the hub makes one where it is left out.
-    pub id: Option<EventId>,
-    /// The event's time; the hub's clock where it is left out.
-    pub ts: Option<Millis>,
-    /// What compaction, order and `latest-by-key` go by.
-    pub key: Option<Cow<'a, str>>,
-    /// Names and values.
-    pub headers: Headers<'a>,
-    /// Free words to filter by.
-    pub tags: Vec<Cow<'a, str>>,
-    /// The events this one follows from.
-    pub caused_by: Vec<EventId>,
-    /// The publisher's session.
-    pub sid: Option<Cow<'a, str>>,
+asked! {
+    /// Everything optional of an event.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct PublishOptions<'a> from EventFields named "PublishOptions" {
+        /// The event's id, any UUID; the hub makes one where it is left out.
+        pub id: Option<EventId>,
+        /// The event's time, epoch milliseconds; else the hub's clock.
+        pub ts: Option<Millis> as Option<Whole>,
+        /// What compaction, order and latest-by-key go by.
+        pub key: Option<Cow<'a, str>> as Option<Text<{ limits::MAX_KEY_BYTES }>>,
+        /// Names and values, at most 16 KiB together.
+        pub headers: Headers<'a> as OwnHeaders,
+        /// Words to filter by.
+        pub tags: Vec<Cow<'a, str>> as List<Text<{ limits::MAX_TAG_BYTES }>, 0, { limits::MAX_LIST }>,
+        /// The events that this one follows from.
+        pub caused_by: Vec<EventId> as List<EventId, 0, { limits::MAX_LIST }>,
+        /// The publisher's session.
+        pub sid: Option<Cow<'a, str>> as Option<Text<{ limits::MAX_TAG_BYTES }>>,
+    }
 }
 
 impl PublishOptions<'_> {
@@ -63,54 +67,41 @@ fn at_most(field: &str, has: usize, most: usize, what: &str) -> Result<(), Inval
     Ok(())
 }
 
-/// In which order a group hands out events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub enum Ordered {
-    /// First deliveries in `seq` order, no waiting.
-    #[default]
-    None,
-    /// An event waits while an earlier one with its key is unfinished.
-    Key,
-    /// Strictly one after another.
-    Topic,
+words! {
+    /// In which order a group hands out events.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+    pub enum Ordered {
+        /// First deliveries in `seq` order, no waiting.
+        #[default]
+        None = "none",
+        /// An event waits while an earlier one with its key is unfinished.
+        Key = "key",
+        /// Strictly one after another.
+        Topic = "topic",
+    }
 }
 
 impl Ordered {
-    /// The words on the wire.
-    pub const WORDS: &'static [&'static str] = &[Self::None.as_str(), Self::Key.as_str(), Self::Topic.as_str()];
-
-    /// The word on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Ordered::None => "none",
-            Ordered::Key => "key",
-            Ordered::Topic => "topic",
-        }
-    }
-
     /// Checks the word.
     ///
     /// # Errors
     /// `bad_request` that names `ordered`.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "none" => Ok(Ordered::None),
-            "key" => Ok(Ordered::Key),
-            "topic" => Ok(Ordered::Topic),
-            _ => Err(Invalid::request("ordered", "must be \"none\", \"key\" or \"topic\"")),
-        }
+        Self::of(text, "ordered")
     }
 }
 
-/// Which events a group wants; what does not match counts as done. The kinds combine with AND.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Any of these tags.
-    pub tags: Vec<String>,
-    /// Any of these keys.
-    pub keys: Vec<String>,
-    /// All of these headers.
-    pub headers: Vec<(String, String)>,
+asked! {
+    /// Which events a group wants; what does not match counts as done. The kinds combine with AND.
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct Filter from FilterFields named "Filter" {
+        /// Any of these tags.
+        pub tags: Vec<String> as List<Text<0>, 0, { limits::MAX_FILTER_VALUES }>,
+        /// Any of these keys.
+        pub keys: Vec<String> as List<Text<0>, 0, { limits::MAX_FILTER_VALUES }>,
+        /// All of these headers.
+        pub headers: Vec<(String, String)> as Pairs<{ limits::MAX_HEADERS }>,
+    }
 }
 
 impl Filter {
@@ -182,11 +173,10 @@ impl SubscribeOptions {
     pub fn check(&self) -> Result<(), Invalid> {
         range("maxInFlight", self.max_in_flight, 1, limits::MAX_IN_FLIGHT)?;
         range("batchSize", self.batch_size, 1, limits::MAX_IN_FLIGHT)?;
-        if self.ack_timeout < Duration::from_millis(100) {
-            return Err(Invalid::request(
-                "ackTimeoutMs",
-                format!("must be at least 100, is {}", self.ack_timeout.as_millis()),
-            ));
+        if self.ack_timeout < limits::MIN_LEASE {
+            let least = limits::MIN_LEASE.as_millis();
+            let message = format!("must be at least {least}, is {}", self.ack_timeout.as_millis());
+            return Err(Invalid::request("ackTimeoutMs", message));
         }
         if self.ack_timeout > limits::MAX_LEASE {
             return Err(Invalid::request(

@@ -16,7 +16,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{EventId, Millis, Topic, json};
+use crate::frame::shape::{Field, Kind, Part};
+use crate::wire::said;
+use crate::wire::{Any, Described, Fields as _, Filled, Marked, Number, Object, Open, Pairs, Said, Text, Whole, Write};
+use crate::{EventId, Millis, Topic, limits};
 
 /// An event's place in its topic: 1, 2, 3 …
 pub type Seq = u64;
@@ -28,6 +31,57 @@ pub enum IdOrigin {
     Hub,
     /// The client: the store has to look whether it is taken.
     Client,
+}
+
+said! {
+    /// How an event begins on the wire.
+    struct Head<> {
+        /// Unique across the hub.
+        id: EventId = "id",
+        /// The event's place in its topic: 1, 2, 3…
+        seq: Seq as Number<1, { limits::MAX_SAFE_INTEGER }> = "seq",
+    }
+}
+
+said! {
+    /// How an event goes on: what is written at publish, once. The payload is last.
+    pub(crate) struct Body<'a> {
+        /// Epoch milliseconds.
+        pub(crate) ts: Millis as Whole = "ts",
+        /// The topic.
+        pub(crate) topic: &'a Topic as Topic = "topic",
+        /// The key.
+        pub(crate) key: Option<Marked<'a>> as Option<Text<{ limits::MAX_KEY_BYTES }>> = "key",
+        /// By the key, else by the id.
+        pub(crate) partition: u32 as Number<0, { u32::MAX as u64 }> = "partition",
+        /// The publisher's session.
+        pub(crate) sid: Option<&'a str> as Option<Text<{ limits::MAX_TAG_BYTES }>> = "sid",
+        /// Names and values, the hub's own (promethean-…) among them.
+        pub(crate) headers: &'a Headers<'a> as Pairs<0> = "headers",
+        /// The events that this one follows from.
+        pub(crate) caused_by: &'a [EventId] as Filled<EventId, { limits::MAX_LIST }> = "caused_by",
+        /// Words to filter by.
+        pub(crate) tags: &'a [Cow<'a, str>] as Filled<Text<{ limits::MAX_TAG_BYTES }>, { limits::MAX_LIST }> = "tags",
+        /// What was published, byte for byte.
+        pub(crate) payload: &'a RawValue as Any = "payload",
+    }
+}
+
+impl crate::wire::Fields for Event {
+    const OWN: &'static [Field] = Head::OWN;
+    const FIELDS: &'static [&'static [Field]] = &[Head::OWN, Body::OWN];
+}
+
+impl Object for Event {
+    const PART: &'static Part = &Part { name: "Event", fields: Self::FIELDS, needs: &[], asked: false };
+}
+
+impl Described for Event {
+    const KIND: Kind = Kind::Object(Self::PART);
+}
+
+impl Write<Open> for Event {
+    fn write(_: &Open, _: &mut Vec<u8>) {}
 }
 
 /// Where things stand in a body. Small enough to be kept beside it in memory and on disk.
@@ -139,10 +193,7 @@ impl Event {
 
     /// Appends the event's JSON.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(br#"{"id":""#);
-        out.extend_from_slice(self.id.encode(&mut [0; 36]).as_bytes());
-        out.extend_from_slice(br#"","seq":"#);
-        json::write_number(out, self.seq);
+        Head { id: self.id, seq: self.seq }.open(out);
         out.push(b',');
         out.extend_from_slice(self.body.get(1..).unwrap_or_default());
     }

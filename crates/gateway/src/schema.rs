@@ -1,4 +1,4 @@
-//! JSON Schemas of what is in frames and events, from the table in `event::frame::shape`.
+//! JSON Schemas of what is in frames and events, from what their Rust types tell (`event::frame::shape`).
 //!
 //! Lengths are counted in characters by JSON Schema and in bytes by the hub: the description says so where it matters.
 
@@ -8,16 +8,16 @@ use serde_json::{Map, Value, json};
 
 /// The schema of a frame. A client's frame may have `null` for what it leaves out.
 pub(crate) fn frame(shape: &Shape, asked: bool) -> Value {
-    let mut schema = object(shape.fields, asked);
+    let mut schema = object(shape.fields(), asked);
     let properties = schema["properties"].as_object_mut().map(std::mem::take).unwrap_or_default();
     let op = ("op".to_owned(), json!({ "const": shape.op }));
     schema["properties"] = std::iter::once(op).chain(properties).collect();
     if let Some(required) = schema["required"].as_array_mut() {
         required.insert(0, json!("op"));
     }
-    if !shape.one_of.is_empty() {
-        let there = |name: &&str| json!({ "required": [name], "properties": { *name: { "not": { "type": "null" } } } });
-        schema["oneOf"] = shape.one_of.iter().map(there).collect();
+    if shape.one_of().next().is_some() {
+        let there = |name: &str| json!({ "required": [name], "properties": { name: { "not": { "type": "null" } } } });
+        schema["oneOf"] = shape.one_of().map(there).collect();
     }
     if !shape.without.is_empty() {
         let there: Vec<Value> = shape.without.iter().map(|name| json!({ "required": [name] })).collect();
@@ -28,8 +28,8 @@ pub(crate) fn frame(shape: &Shape, asked: bool) -> Value {
 
 /// The schema of an object in frames.
 pub(crate) fn part(part: &Part) -> Value {
-    let mut schema = object(part.fields, part.asked);
-    if let (Some(first), false) = (part.fields.first(), part.needs.is_empty()) {
+    let mut schema = object(part.fields(), part.asked);
+    if let (Some(first), false) = (part.fields().next(), part.needs.is_empty()) {
         let rule = |(word, name): &(&str, &str)| {
             json!({
                 "if": { "required": [first.name], "properties": { first.name: { "const": word } } },
@@ -41,9 +41,10 @@ pub(crate) fn part(part: &Part) -> Value {
     schema
 }
 
-fn object(fields: &[Field], asked: bool) -> Value {
-    let properties: Map<String, Value> = fields.iter().map(|field| (field.name.to_owned(), of(field, asked))).collect();
-    let needed: Vec<&str> = fields.iter().filter(|field| field.needed).map(|field| field.name).collect();
+fn object(fields: impl Iterator<Item = &'static Field> + Clone, asked: bool) -> Value {
+    let properties: Map<String, Value> =
+        fields.clone().map(|field| (field.name.to_owned(), of(field, asked))).collect();
+    let needed: Vec<&str> = fields.filter(|field| field.needed).map(|field| field.name).collect();
     json!({ "type": "object", "required": needed, "properties": properties })
 }
 
@@ -64,8 +65,8 @@ fn kind(kind: Kind, asked: bool) -> Value {
         Kind::Text(most) => json!({ "type": "string", "maxLength": most }),
         Kind::Word(words) => json!({ "enum": words }),
         Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
-        // 1 KiB of JSON text: with the quotes.
-        Kind::Mark => json!({ "type": ["string", "number"], "maxLength": 1022 }),
+        // JSON text: with the quotes.
+        Kind::Mark(most) => json!({ "type": ["string", "number"], "maxLength": most - 2 }),
         Kind::Id if asked => json!({ "type": "string", "pattern": ANY_ID }),
         Kind::Id => json!({ "type": "string", "format": "uuid", "pattern": ID }),
         Kind::Topic => json!({ "type": "string", "pattern": dotted(SEGMENT) }),

@@ -147,14 +147,7 @@ pub fn subscribe(
     begin(out, "SUBSCRIBE", corr);
     named(out, topic, group.map(Group::as_str));
     out.extend_from_slice(br#","opts":{"#);
-    let from = match options.from {
-        From::Latest => "latest",
-        From::Earliest => "earliest",
-        From::Ts(_) => "ts",
-        From::AfterId(_) => "afterId",
-        From::Snapshot => "snapshot",
-    };
-    member(out, "from", from);
+    member(out, "from", options.from.as_str());
     match options.from {
         From::Ts(ts) => number(out, "ts", ts.0),
         From::AfterId(id) => member(out, "afterId", id.encode(&mut [0; 36])),

@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde_json::value::RawValue;
 
+use super::shape::Kind;
 use crate::Invalid;
+use crate::wire::{Described, Value, Write};
 
 /// Longest `corr` in bytes of JSON.
 const MAX: usize = 1024;
@@ -26,13 +28,13 @@ impl Corr {
     ///
     /// # Errors
     /// `bad_request`: neither a string nor a number, or longer than 1 KiB.
-    pub(super) fn parse(raw: &RawValue) -> Result<Self, Invalid> {
+    fn parse(raw: &RawValue, name: &str) -> Result<Self, Invalid> {
         let text = raw.get();
         if !matches!(text.as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9')) {
-            return Err(Invalid::request("corr", "must be a string or a number"));
+            return Err(Invalid::request(name, "must be a string or a number"));
         }
         if text.len() > MAX {
-            return Err(Invalid::request("corr", format!("may have at most {MAX} bytes, has {}", text.len())));
+            return Err(Invalid::request(name, format!("may have at most {MAX} bytes, has {}", text.len())));
         }
         let mut bytes = [0; INLINE];
         Ok(Self(match bytes.get_mut(..text.len()) {
@@ -50,6 +52,23 @@ impl Corr {
             Text::Short { bytes, len } => bytes.get(..usize::from(*len)).unwrap_or_default(),
             Text::Long(text) => text.as_bytes(),
         }
+    }
+}
+
+impl Described for Corr {
+    const KIND: Kind = Kind::Mark(MAX);
+}
+
+impl<'a> Value<'a, Corr> for Corr {
+    fn read(raw: &'a RawValue, name: &str) -> Result<Corr, Invalid> {
+        Corr::parse(raw, name)
+    }
+}
+
+impl Write<&Corr> for Corr {
+    #[inline(always)]
+    fn write(value: &&Corr, out: &mut Vec<u8>) {
+        out.extend_from_slice(value.as_bytes());
     }
 }
 

@@ -1,13 +1,18 @@
 //! A client's frame: from text to a checked request, or to a refusal that names the field.
+//!
+//! Each kind of frame is declared once, with the type it is read as; what documents say of it follows from the same
+//! declarations (see `wire`).
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use super::publish::{self, Publish};
+use super::shape::{Field, Shape};
 use super::split::{self, FrameFields};
-use super::subscribe::{self, Subscribe};
+use super::subscribe::Subscribe;
 use super::{Corr, field};
-use crate::{Code, EventId, Invalid, json, limits};
+use crate::wire::{self, Clamped, Cut, Fields, List, Members, Name, Number, Text, Whole, asked};
+use crate::{Code, EventId, Group, Invalid, Selector, json, limits};
 
 /// A frame as it was understood. There is one for every text, whatever it holds.
 #[derive(Debug)]
@@ -20,8 +25,15 @@ pub struct Frame<'a> {
     pub request: Result<Request<'a>, Invalid>,
 }
 
-macro_rules! ops {
-    ($($name:ident = $text:literal,)*) => {
+/// Declares the kinds of client frames: the word on the wire, the type that a frame of it is read as, and what documents
+/// say of it beyond the type: a name, the hub's answer, an example.
+macro_rules! requests {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident($request:ty) = $text:literal {
+            $($(#[doc = $about:literal])+ $shape:ident($fields:ty) $(without $without:ident)? => $answer:ident, $example:literal;)+
+        }
+    )*) => {
         /// The kinds of client frames.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Op {
@@ -43,51 +55,140 @@ macro_rules! ops {
                 match text { $($text => Some(Op::$name),)* _ => None }
             }
         }
+
+        /// What a client asks.
+        #[derive(Debug)]
+        pub enum Request<'a> {
+            $($(#[doc = $doc])+ $name($request),)*
+        }
+
+        fn request<'a>(op: Op, fields: &mut FrameFields<'a>) -> Result<Request<'a>, Invalid> {
+            match op {
+                $(Op::$name => <$request as Members<'a>>::read(fields).map(Request::$name),)*
+                Op::Unknown => Err(Invalid::request(FrameFields::NAMES.op, "is missing")),
+            }
+        }
+
+        /// The frames of a client. A batch is a frame of its own here: it holds something else and is answered with it.
+        pub(super) static ASKED: &[Shape] = &[$($(Shape {
+            name: stringify!($shape),
+            op: $text,
+            about: wire::about(concat!($($about),+)),
+            head: Mark::OWN,
+            fields: <$fields as Fields>::FIELDS,
+            one_of: <$fields as Fields>::ONE_OF,
+            without: &[$(FrameFields::NAMES.$without)?],
+            answer: stringify!($answer),
+            example: $example,
+        },)+)*];
     };
 }
 
-ops! {
-    Auth = "AUTH", Publish = "PUBLISH", Subscribe = "SUBSCRIBE", Unsubscribe = "UNSUBSCRIBE", Ack = "ACK", Nack = "NACK",
-    Modack = "MODACK", Pause = "PAUSE", Resume = "RESUME", Ping = "PING",
-}
-
-/// What a client asks.
-#[derive(Debug)]
-pub enum Request<'a> {
+requests! {
     /// Proves who the client is.
-    Auth {
-        /// The token; none where it is left out.
-        token: Option<Cow<'a, str>>,
-        /// Whether `OK`s of frames without `corr` are left out from now on; none: as before.
-        quiet: Option<bool>,
-    },
+    Auth(Auth<'a>) = "AUTH" {
+        /// Proves who the client is; again at any time to renew. Optional where the hub is open.
+        auth(Auth<'static>) => authenticated, r#"{"op":"AUTH","token":"devtoken","corr":1}"#;
+    }
     /// Publishes.
-    Publish(Publish<'a>),
+    Publish(Publish<'a>) = "PUBLISH" {
+        /// Stores one event.
+        publish(publish::One<'static>) without events => published, r##"{"op":"PUBLISH","topic":"heartbeat.received","payload":{"pid":12345},"opts":{"ts":1731650000000,"key":"dev:stt:12345","headers":{"x-trace":"7"},"tags":["#stt"],"caused_by":["0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"],"sid":"s-1"},"corr":2}"##;
+        /// Stores several events of one topic, all or none.
+        publishBatch(publish::Batch<'static>) without payload => publishedBatch, r#"{"op":"PUBLISH","topic":"heartbeat.received","events":[{"payload":{"pid":1},"key":"dev:a:1"},{"payload":{"pid":2},"key":"dev:b:2"}],"corr":3}"#;
+    }
     /// Subscribes.
-    Subscribe(Box<Subscribe<'a>>),
+    Subscribe(Box<Subscribe<'a>>) = "SUBSCRIBE" {
+        /// Becomes a member of a group on a topic or pattern, or, without a group, follows it.
+        subscribe(Subscribe<'static>) => subscribed, r##"{"op":"SUBSCRIBE","topic":"heartbeat.*","group":"ops","opts":{"from":"ts","ts":1731650000000,"topics":["process.state"],"maxInFlight":10,"batchSize":50,"ackTimeoutMs":30000,"maxAttempts":5,"filter":{"tags":["#stt"],"keys":["dev:stt:12345"],"headers":{"x-trace":"7"}},"ordered":"key","batch":false},"corr":4}"##;
+    }
     /// Ends a subscription.
-    Unsubscribe(Named<'a>),
+    Unsubscribe(Named<'a>) = "UNSUBSCRIBE" {
+        /// Ends a subscription; what it holds goes to the others.
+        unsubscribe(Named<'static>) => done, r#"{"op":"UNSUBSCRIBE","topic":"heartbeat.*","group":"ops","corr":5}"#;
+    }
     /// Finishes events.
-    Ack(Ack<'a>),
+    Ack(Ack<'a>) = "ACK" {
+        /// Finishes events. The OK means that it is saved.
+        ack(Ack<'static>) => done, r#"{"op":"ACK","topic":"heartbeat.*","group":"ops","id":"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d","lease":17,"corr":6}"#;
+    }
     /// Gives events back.
-    Nack(Nack<'a>),
+    Nack(Nack<'a>) = "NACK" {
+        /// Gives events back: they are delivered again, at once the first time, then later and later.
+        nack(Nack<'static>) => done, r#"{"op":"NACK","topic":"heartbeat.*","group":"ops","ids":["0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"],"reason":"not now","delay_ms":500,"release":false,"corr":7}"#;
+    }
     /// Extends leases.
-    Modack(Modack<'a>),
+    Modack(Modack<'a>) = "MODACK" {
+        /// Sets the lease of events that are in flight.
+        modack(Modack<'static>) => done, r#"{"op":"MODACK","topic":"heartbeat.*","group":"ops","id":"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d","extend_ms":60000,"corr":8}"#;
+    }
     /// Stops deliveries.
-    Pause(Named<'a>),
+    Pause(Named<'a>) = "PAUSE" {
+        /// Stops deliveries to this subscriber.
+        pause(Named<'static>) => done, r#"{"op":"PAUSE","topic":"heartbeat.*","group":"ops","corr":9}"#;
+    }
     /// Goes on with deliveries.
-    Resume(Named<'a>),
+    Resume(Named<'a>) = "RESUME" {
+        /// Goes on with deliveries to this subscriber.
+        resume(Named<'static>) => done, r#"{"op":"RESUME","topic":"heartbeat.*","group":"ops","corr":10}"#;
+    }
     /// Asks for an `OK`.
-    Ping,
+    Ping(Ping) = "PING" {
+        /// Asks for an OK: browsers see no WebSocket pings.
+        ping(Ping) => done, r#"{"op":"PING","corr":11}"#;
+    }
 }
 
-/// A subscription by its name. The name is not checked: a subscription that exists has a valid one.
-#[derive(Debug)]
-pub struct Named<'a> {
-    /// The subscription's topic or pattern.
-    pub topic: Cow<'a, str>,
-    /// Its group; none for an ephemeral tail.
-    pub group: Option<Cow<'a, str>>,
+asked! {
+    /// What every frame may have.
+    struct Mark from FrameFields {
+        /// The client's mark, which comes back in the answer.
+        corr: Option<Corr>,
+    }
+}
+
+asked! {
+    /// An `AUTH`.
+    #[derive(Debug)]
+    pub struct Auth<'a> from FrameFields {
+        /// The static token or a JWT.
+        pub token: Option<Cow<'a, str>> as Option<Text<0>>,
+        /// True: frames without corr get no OK from now on, an ERR as ever.
+        pub quiet: Option<bool>,
+    }
+}
+
+asked! {
+    /// A `PING`.
+    #[derive(Debug)]
+    pub struct Ping from FrameFields {}
+}
+
+asked! {
+    /// A subscription by its name. The name is not checked: a subscription that exists has a valid one.
+    #[derive(Debug)]
+    pub struct Named<'a> from FrameFields {
+        /// The subscription's topic or pattern.
+        pub topic: Cow<'a, str> as Name<Selector>,
+        /// The group; without one it is an ephemeral tail.
+        pub group: Option<Cow<'a, str>> as Option<Name<Group>>,
+    }
+}
+
+asked! {
+    /// A subscription whose events are acked: it has a group.
+    struct Acked<'a> from FrameFields {
+        /// The subscription's topic or pattern.
+        topic: Cow<'a, str> as Name<Selector>,
+        /// The subscription's group.
+        group: Cow<'a, str> as Name<Group>,
+    }
+}
+
+impl<'a> std::convert::From<Acked<'a>> for Named<'a> {
+    fn from(Acked { topic, group }: Acked<'a>) -> Self {
+        Self { topic, group: Some(group) }
+    }
 }
 
 /// One id or several: most acks name one, and that one needs no list.
@@ -118,49 +219,126 @@ pub enum Settled {
     UpTo(EventId),
 }
 
-/// An `ACK`.
-#[derive(Debug)]
-pub struct Ack<'a> {
-    /// The subscription.
-    pub of: Named<'a>,
-    /// The events.
-    pub settled: Settled,
-    /// The delivery it is about, where the client wants the fence.
-    pub lease: Option<u64>,
+asked! {
+    /// `id` or `ids`.
+    struct OneOrMany from FrameFields {
+        /// The event.
+        id: Option<EventId>,
+        /// The events.
+        ids: Option<Vec<EventId>> as Option<List<EventId, 1, { limits::MAX_BATCH }>>,
+    }
 }
 
-/// A `NACK`.
-#[derive(Debug)]
-pub struct Nack<'a> {
-    /// The subscription.
-    pub of: Named<'a>,
-    /// The events.
-    pub ids: Ids,
-    /// The delivery it is about, where the client wants the fence.
-    pub lease: Option<u64>,
-    /// Why, for the dead letter.
-    pub reason: Option<Cow<'a, str>>,
-    /// When to redeliver; none: by the backoff.
-    pub delay: Option<Duration>,
-    /// Whether the attempt does not count.
-    pub release: bool,
+asked! {
+    /// `id`, `ids` or `upTo`.
+    struct OneOrManyOrUpTo from FrameFields {
+        /// The event.
+        id: Option<EventId>,
+        /// The events.
+        ids: Option<Vec<EventId>> as Option<List<EventId, 1, { limits::MAX_BATCH }>>,
+        /// This event and all before it.
+        up_to: Option<EventId>,
+    }
 }
 
-/// A `MODACK`.
-#[derive(Debug)]
-pub struct Modack<'a> {
-    /// The subscription.
-    pub of: Named<'a>,
-    /// The events.
-    pub ids: Ids,
-    /// The delivery it is about, where the client wants the fence.
-    pub lease: Option<u64>,
-    /// The lease from now on, clamped to 1 s – 12 h.
-    pub extend: Duration,
+impl Fields for Ids {
+    const OWN: &'static [Field] = OneOrMany::OWN;
+    const ONE_OF: &'static [&'static [Field]] = OneOrMany::FIELDS;
 }
 
+impl<'a> Members<'a> for Ids {
+    type Split = FrameFields<'a>;
+    fn read(split: &mut FrameFields<'a>) -> Result<Self, Invalid> {
+        match OneOrMany::read(split)? {
+            OneOrMany { id: Some(id), ids: None } => Ok(Ids::One(id)),
+            OneOrMany { id: None, ids: Some(ids) } => Ok(Ids::Many(ids)),
+            OneOrMany { id: Some(_), ids: Some(_) } => Err(id_and_ids()),
+            OneOrMany { id: None, ids: None } => Err(Invalid::request("id", "is missing: one of id or ids")),
+        }
+    }
+}
+
+impl Fields for Settled {
+    const OWN: &'static [Field] = OneOrManyOrUpTo::OWN;
+    const ONE_OF: &'static [&'static [Field]] = OneOrManyOrUpTo::FIELDS;
+}
+
+impl<'a> Members<'a> for Settled {
+    type Split = FrameFields<'a>;
+    fn read(split: &mut FrameFields<'a>) -> Result<Self, Invalid> {
+        let OneOrManyOrUpTo { id, ids, up_to } = OneOrManyOrUpTo::read(split)?;
+        match (id, ids, up_to) {
+            (Some(id), None, None) => Ok(Settled::Ids(Ids::One(id))),
+            (None, Some(ids), None) => Ok(Settled::Ids(Ids::Many(ids))),
+            (None, None, Some(id)) => Ok(Settled::UpTo(id)),
+            (None, None, None) => Err(Invalid::request("id", "is missing: one of id, ids or upTo")),
+            (Some(_), Some(_), _) => Err(id_and_ids()),
+            _ => Err(Invalid::request("upTo", "a frame has id, ids or upTo, only one of them")),
+        }
+    }
+}
+
+fn id_and_ids() -> Invalid {
+    Invalid::request("ids", "a frame has either id or ids, not both")
+}
+
+const MAX_LEASE: u64 = limits::MAX_LEASE.as_millis() as u64;
+const MIN_EXTENSION: u64 = limits::MIN_EXTENSION.as_millis() as u64;
 /// Longest `reason` that is kept, in bytes; the rest is cut off.
 const MAX_REASON: usize = 4 * 1024;
+
+asked! {
+    /// An `ACK`.
+    #[derive(Debug)]
+    pub struct Ack<'a> from FrameFields {
+        all of {
+            /// The subscription.
+            pub of: Named<'a> as Acked<'a>,
+            /// The events.
+            pub settled: Settled,
+        }
+        /// The delivery it is about (ctx.lease): a fence for those who need it.
+        pub lease: Option<u64> as Option<Whole>,
+    }
+}
+
+asked! {
+    /// A `NACK`.
+    #[derive(Debug)]
+    pub struct Nack<'a> from FrameFields {
+        all of {
+            /// The subscription.
+            pub of: Named<'a> as Acked<'a>,
+            /// The events.
+            pub ids: Ids,
+        }
+        /// The delivery it is about (ctx.lease): a fence for those who need it.
+        pub lease: Option<u64> as Option<Whole>,
+        /// Why, for the dead letter; the first 4 KiB are kept.
+        pub reason: Option<Cow<'a, str>> as Option<Cut<MAX_REASON>>,
+        /// When to deliver again; else by the backoff.
+        pub delay: Option<Duration> as Option<Number<0, MAX_LEASE>>,
+        /// True: the attempt does not count.
+        pub release: bool as Option<bool>,
+    }
+}
+
+asked! {
+    /// A `MODACK`.
+    #[derive(Debug)]
+    pub struct Modack<'a> from FrameFields {
+        all of {
+            /// The subscription.
+            pub of: Named<'a> as Acked<'a>,
+            /// The events.
+            pub ids: Ids,
+        }
+        /// The delivery it is about (ctx.lease): a fence for those who need it.
+        pub lease: Option<u64> as Option<Whole>,
+        /// The lease from now on; less than 1,000 counts as that, more than 12 h as 12 h.
+        pub extend: Duration as Clamped<MIN_EXTENSION, MAX_LEASE>,
+    }
+}
 
 /// Reads a frame.
 pub fn decode(text: &str) -> Frame<'_> {
@@ -172,12 +350,12 @@ pub fn decode(text: &str) -> Frame<'_> {
     if json::too_deep(text.as_bytes()) {
         return refused(format!("nests deeper than {} levels", limits::MAX_DEPTH));
     }
-    let fields = match split::frame(text) {
+    let mut fields = match split::frame(text) {
         Ok(fields) => fields,
         Err(error) => return refused(format!("must be one JSON object: {error}")),
     };
-    let (corr, bad_corr) = match field::present(fields.corr).map(Corr::parse).transpose() {
-        Ok(corr) => (corr, None),
+    let (corr, bad_corr) = match Mark::read(&mut fields) {
+        Ok(Mark { corr }) => (corr, None),
         Err(refused) => (None, Some(refused)),
     };
     let (op, bad_op) = match op(&fields) {
@@ -186,115 +364,20 @@ pub fn decode(text: &str) -> Frame<'_> {
     };
     let request = match bad_op.or(bad_corr) {
         Some(refused) => Err(refused),
-        None => request(op, fields),
+        None => request(op, &mut fields),
     };
     Frame { corr, op, request }
 }
 
 fn op(fields: &FrameFields<'_>) -> Result<Op, Invalid> {
-    let name = field::text(field::required(fields.op, "op")?, "op")?;
-    Op::parse(&name).ok_or_else(|| {
-        let shown: String = name.chars().take(32).collect();
+    let name = FrameFields::NAMES.op;
+    let raw = field::present(fields.op).ok_or_else(|| Invalid::request(name, "is missing"))?;
+    let text = field::text(raw, name)?;
+    Op::parse(&text).ok_or_else(|| {
+        let shown: String = text.chars().take(32).collect();
         let words: Vec<&str> = Op::ALL.iter().map(|op| op.as_str()).collect();
-        Invalid::request("op", format!("must be one of {}, is {shown:?}", words.join(" ")))
+        Invalid::request(name, format!("must be one of {}, is {shown:?}", words.join(" ")))
     })
-}
-
-fn request<'a>(op: Op, fields: FrameFields<'a>) -> Result<Request<'a>, Invalid> {
-    Ok(match op {
-        Op::Auth => Request::Auth {
-            token: field::present(fields.token).map(|raw| field::text(raw, "token")).transpose()?,
-            quiet: field::flag(fields.quiet, "quiet")?,
-        },
-        Op::Publish => Request::Publish(publish::read(fields)?),
-        Op::Subscribe => Request::Subscribe(Box::new(subscribe::read(&fields)?)),
-        Op::Unsubscribe => Request::Unsubscribe(named(&fields)?),
-        Op::Pause => Request::Pause(named(&fields)?),
-        Op::Resume => Request::Resume(named(&fields)?),
-        Op::Ack => Request::Ack(ack(&fields)?),
-        Op::Nack => Request::Nack(nack(&fields)?),
-        Op::Modack => Request::Modack(modack(&fields)?),
-        Op::Ping => Request::Ping,
-        Op::Unknown => return Err(Invalid::request("op", "is missing")),
-    })
-}
-
-fn named<'a>(fields: &FrameFields<'a>) -> Result<Named<'a>, Invalid> {
-    let topic = field::text(field::required(fields.topic, "topic")?, "topic")?;
-    let group = field::present(fields.group).map(|raw| field::text(raw, "group")).transpose()?;
-    Ok(Named { topic, group })
-}
-
-/// A subscription whose events are acked: it has a group.
-fn acked<'a>(fields: &FrameFields<'a>) -> Result<Named<'a>, Invalid> {
-    let of = named(fields)?;
-    if of.group.is_none() {
-        return Err(Invalid::request("group", "is missing"));
-    }
-    Ok(of)
-}
-
-fn ids(fields: &FrameFields<'_>) -> Result<Option<Ids>, Invalid> {
-    match (field::present(fields.id), field::present(fields.ids)) {
-        (Some(_), Some(_)) => Err(Invalid::request("ids", "a frame has either id or ids, not both")),
-        (Some(raw), None) => field::id(raw, "id").map(Ids::One).map(Some),
-        (None, Some(raw)) => {
-            let ids = field::list(Some(raw), "ids", limits::MAX_BATCH, field::id)?;
-            if ids.is_empty() {
-                return Err(Invalid::request("ids", "must have at least one entry"));
-            }
-            Ok(Some(Ids::Many(ids)))
-        }
-        (None, None) => Ok(None),
-    }
-}
-
-fn lease(fields: &FrameFields<'_>) -> Result<Option<u64>, Invalid> {
-    field::present(fields.lease).map(|raw| field::number(raw, "lease")).transpose()
-}
-
-fn ack<'a>(fields: &FrameFields<'a>) -> Result<Ack<'a>, Invalid> {
-    let of = acked(fields)?;
-    let settled = match (ids(fields)?, field::present(fields.up_to)) {
-        (Some(_), Some(_)) => return Err(Invalid::request("upTo", "a frame has id, ids or upTo, only one of them")),
-        (Some(ids), None) => Settled::Ids(ids),
-        (None, Some(raw)) => Settled::UpTo(field::id(raw, "upTo")?),
-        (None, None) => return Err(Invalid::request("id", "is missing: one of id, ids or upTo")),
-    };
-    Ok(Ack { of, settled, lease: lease(fields)? })
-}
-
-fn nack<'a>(fields: &FrameFields<'a>) -> Result<Nack<'a>, Invalid> {
-    let of = acked(fields)?;
-    let ids = ids(fields)?.ok_or_else(|| Invalid::request("id", "is missing: one of id or ids"))?;
-    let reason = field::present(fields.reason).map(|raw| field::text(raw, "reason")).transpose()?.map(cut);
-    let delay = field::present(fields.delay_ms).map(|raw| field::number(raw, "delay_ms")).transpose()?;
-    let delay = delay.map(Duration::from_millis);
-    if delay.is_some_and(|delay| delay > limits::MAX_LEASE) {
-        let message = format!("must be at most {} (12 h)", limits::MAX_LEASE.as_millis());
-        return Err(Invalid::request("delay_ms", message));
-    }
-    let release = field::flag(fields.release, "release")?.unwrap_or(false);
-    Ok(Nack { of, ids, lease: lease(fields)?, reason, delay, release })
-}
-
-fn cut(reason: Cow<'_, str>) -> Cow<'_, str> {
-    if reason.len() <= MAX_REASON {
-        return reason;
-    }
-    let mut end = MAX_REASON;
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    Cow::Owned(reason.get(..end).unwrap_or_default().to_owned())
-}
-
-fn modack<'a>(fields: &FrameFields<'a>) -> Result<Modack<'a>, Invalid> {
-    let of = acked(fields)?;
-    let ids = ids(fields)?.ok_or_else(|| Invalid::request("id", "is missing: one of id or ids"))?;
-    let extend = field::number(field::required(fields.extend_ms, "extend_ms")?, "extend_ms")?;
-    let extend = Duration::from_millis(extend).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
-    Ok(Modack { of, ids, lease: lease(fields)?, extend })
 }
 
 #[cfg(test)]

@@ -11,17 +11,12 @@ use serde_json::value::RawValue;
 use crate::{EventId, Invalid, limits};
 
 /// The field's text, unless it is left out or `null`.
-pub(super) fn present(raw: Option<&RawValue>) -> Option<&RawValue> {
+pub(crate) fn present(raw: Option<&RawValue>) -> Option<&RawValue> {
     raw.filter(|raw| raw.get() != "null")
 }
 
-/// The field, or that it is missing.
-pub(super) fn required<'a>(raw: Option<&'a RawValue>, name: &str) -> Result<&'a RawValue, Invalid> {
-    present(raw).ok_or_else(|| Invalid::request(name, "is missing"))
-}
-
 /// A string.
-pub(super) fn text<'a>(raw: &'a RawValue, name: &str) -> Result<Cow<'a, str>, Invalid> {
+pub(crate) fn text<'a>(raw: &'a RawValue, name: &str) -> Result<Cow<'a, str>, Invalid> {
     let json = raw.get();
     let Some(inside) = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
         return Err(Invalid::request(name, "must be a string"));
@@ -35,7 +30,7 @@ pub(super) fn text<'a>(raw: &'a RawValue, name: &str) -> Result<Cow<'a, str>, In
 }
 
 /// A whole number, zero or more.
-pub(super) fn number(raw: &RawValue, name: &str) -> Result<u64, Invalid> {
+pub(crate) fn number(raw: &RawValue, name: &str) -> Result<u64, Invalid> {
     let json = raw.get();
     if let Ok(number) = json.parse() {
         return Ok(number);
@@ -53,17 +48,16 @@ pub(super) fn number(raw: &RawValue, name: &str) -> Result<u64, Invalid> {
 }
 
 /// `true` or `false`.
-pub(super) fn flag(raw: Option<&RawValue>, name: &str) -> Result<Option<bool>, Invalid> {
-    match present(raw).map(RawValue::get) {
-        None => Ok(None),
-        Some("true") => Ok(Some(true)),
-        Some("false") => Ok(Some(false)),
-        Some(_) => Err(Invalid::request(name, "must be true or false")),
+pub(crate) fn flag(raw: &RawValue, name: &str) -> Result<bool, Invalid> {
+    match raw.get() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(Invalid::request(name, "must be true or false")),
     }
 }
 
 /// An event's id.
-pub(super) fn id(raw: &RawValue, name: &str) -> Result<EventId, Invalid> {
+pub(crate) fn id(raw: &RawValue, name: &str) -> Result<EventId, Invalid> {
     let mut refused = match EventId::parse(&text(raw, name)?) {
         Ok(id) => return Ok(id),
         Err(refused) => refused,
@@ -73,13 +67,12 @@ pub(super) fn id(raw: &RawValue, name: &str) -> Result<EventId, Invalid> {
 }
 
 /// A list, each entry read by `read`; at most `most` entries.
-pub(super) fn list<'a, T>(
-    raw: Option<&'a RawValue>,
+pub(crate) fn list<'a, T>(
+    raw: &'a RawValue,
     name: &str,
     most: usize,
     read: impl Fn(&'a RawValue, &str) -> Result<T, Invalid>,
 ) -> Result<Vec<T>, Invalid> {
-    let Some(raw) = present(raw) else { return Ok(Vec::new()) };
     let entries: Vec<&'a RawValue> =
         serde_json::from_str(raw.get()).map_err(|_| Invalid::request(name, "must be a list"))?;
     if entries.len() > most {
@@ -96,13 +89,10 @@ pub(super) fn list<'a, T>(
 }
 
 /// An object of strings, in order.
-pub(super) fn pairs<'a>(raw: Option<&'a RawValue>, name: &str) -> Result<crate::Headers<'a>, Invalid> {
+pub(crate) fn pairs<'a>(raw: &'a RawValue, name: &str) -> Result<crate::Headers<'a>, Invalid> {
     #[derive(Deserialize)]
     struct Pairs<'a>(#[serde(borrow, deserialize_with = "crate::record::headers")] crate::Headers<'a>);
-    match present(raw) {
-        None => Ok(Vec::new()),
-        Some(raw) => serde_json::from_str(raw.get())
-            .map(|Pairs(pairs)| pairs)
-            .map_err(|_| Invalid::request(name, "must be an object whose values are strings")),
-    }
+    serde_json::from_str(raw.get())
+        .map(|Pairs(pairs)| pairs)
+        .map_err(|_| Invalid::request(name, "must be an object whose values are strings"))
 }

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::field;
 use super::split::{EventFields, Events, FrameFields};
-use crate::{Invalid, Millis, PublishOptions, limits};
+use crate::frame::shape::{Kind, Part};
+use crate::wire::{Any, Described, List, Members, Name, Object, OrDefault, Read, asked};
+use crate::{Invalid, PublishOptions, Topic, limits};
 
 /// A `PUBLISH`.
 #[derive(Debug)]
@@ -31,54 +32,80 @@ pub enum Item<'a> {
     Batch(Vec<(&'a RawValue, PublishOptions<'a>)>),
 }
 
-pub(super) fn read<'a>(fields: FrameFields<'a>) -> Result<Publish<'a>, Invalid> {
-    let topic = field::text(field::required(fields.topic, "topic")?, "topic")?;
-    let events = match fields.events {
-        None | Some(Events::Null) => {
-            let payload = fields.payload.ok_or_else(|| Invalid::request("payload", "is missing"))?;
-            let options = match field::present(fields.opts) {
-                None => PublishOptions::default(),
-                Some(raw) => {
-                    let opts: EventFields<'a> =
-                        serde_json::from_str(raw.get()).map_err(|_| Invalid::request("opts", "must be an object"))?;
-                    options(&opts).map_err(|refused| refused.within("opts."))?
-                }
-            };
-            Item::One { payload, options }
-        }
-        Some(Events::NoList) => return Err(Invalid::request("events", "must be a list of objects")),
-        Some(Events::BadItem(index)) => {
-            return Err(Invalid::request(format!("events[{index}]"), "must be an object with a payload"));
-        }
-        Some(Events::List(list)) => {
-            if fields.payload.is_some() {
-                return Err(Invalid::request("events", "a frame has either payload or events, not both"));
-            }
-            if list.is_empty() || list.len() > limits::MAX_BATCH {
-                let message = format!("must have 1 to {} entries", limits::MAX_BATCH);
-                return Err(Invalid::request("events", message));
-            }
-            let read = |(index, item): (usize, EventFields<'a>)| {
-                let within = |refused: Invalid| refused.within(&format!("events[{index}]."));
-                let payload = item.payload.ok_or_else(|| within(Invalid::request("payload", "is missing")))?;
-                options(&item).map(|options| (payload, options)).map_err(within)
-            };
-            Item::Batch(list.into_iter().enumerate().map(read).collect::<Result<_, _>>()?)
-        }
-    };
-    Ok(Publish { topic, events })
+asked! {
+    /// A `PUBLISH` of one event.
+    pub(super) struct One<'a> from FrameFields {
+        /// The topic.
+        topic: Cow<'a, str> as Name<Topic>,
+        /// Any JSON value.
+        payload: &'a RawValue as Any,
+        /// Everything optional of the event.
+        opts: PublishOptions<'a> as OrDefault<PublishOptions<'a>>,
+    }
 }
 
-fn options<'a>(fields: &EventFields<'a>) -> Result<PublishOptions<'a>, Invalid> {
-    let optional = |raw, name| field::present(raw).map(|raw| field::text(raw, name)).transpose();
-    // One over the limit is let through: the check of the options says what the limit is.
-    Ok(PublishOptions {
-        id: field::present(fields.id).map(|raw| field::id(raw, "id")).transpose()?,
-        ts: field::present(fields.ts).map(|raw| field::number(raw, "ts").map(Millis)).transpose()?,
-        key: optional(fields.key, "key")?,
-        headers: field::pairs(fields.headers, "headers")?,
-        tags: field::list(fields.tags, "tags", limits::MAX_LIST, field::text)?,
-        caused_by: field::list(fields.caused_by, "caused_by", limits::MAX_LIST, field::id)?,
-        sid: optional(fields.sid, "sid")?,
-    })
+asked! {
+    /// A `PUBLISH` of a batch.
+    pub(super) struct Batch<'a> from FrameFields {
+        /// The topic.
+        topic: Cow<'a, str> as Name<Topic>,
+        /// The events.
+        events: Vec<(&'a RawValue, PublishOptions<'a>)> as List<BatchItem<'a>, 1, { limits::MAX_BATCH }>,
+    }
+}
+
+asked! {
+    /// An entry of a batch.
+    pub(super) struct BatchItem<'a> from EventFields named "BatchItem" {
+        all of {
+            options: PublishOptions<'a>,
+        }
+        /// Any JSON value.
+        payload: &'a RawValue as Any,
+    }
+}
+
+impl Described for BatchItem<'_> {
+    const KIND: Kind = Kind::Object(<Self as Object>::PART);
+}
+
+/// The objects of a `PUBLISH`.
+pub(super) static PARTS: &[&Part] = &[PublishOptions::PART, BatchItem::PART];
+
+impl<'a> Members<'a> for Publish<'a> {
+    type Split = FrameFields<'a>;
+    fn read(split: &mut FrameFields<'a>) -> Result<Self, Invalid> {
+        if matches!(split.events, None | Some(Events::Null)) {
+            let One { topic, payload, opts } = One::read(split)?;
+            return Ok(Self { topic, events: Item::One { payload, options: opts } });
+        }
+        if split.payload.is_some() {
+            return Err(Invalid::request("events", "a frame has either payload or events, not both"));
+        }
+        let Batch { topic, events } = Batch::read(split)?;
+        Ok(Self { topic, events: Item::Batch(events) })
+    }
+}
+
+impl<'a, const LEAST: usize, const MOST: usize> Read<'a, Vec<(&'a RawValue, PublishOptions<'a>)>, Option<Events<'a>>>
+    for List<BatchItem<'a>, LEAST, MOST>
+{
+    fn take(split: &mut Option<Events<'a>>, name: &str) -> Result<Vec<(&'a RawValue, PublishOptions<'a>)>, Invalid> {
+        let list = match split.take() {
+            None | Some(Events::Null) => return Err(Invalid::request(name, "is missing")),
+            Some(Events::NoList) => return Err(Invalid::request(name, "must be a list of objects")),
+            Some(Events::BadItem(index)) => {
+                return Err(Invalid::request(format!("{name}[{index}]"), "must be an object with a payload"));
+            }
+            Some(Events::List(list)) => list,
+        };
+        if !(LEAST..=MOST).contains(&list.len()) {
+            return Err(Invalid::request(name, format!("must have {LEAST} to {MOST} entries")));
+        }
+        let read = |(index, mut item): (usize, EventFields<'a>)| match BatchItem::read(&mut item) {
+            Ok(BatchItem { options, payload }) => Ok((payload, options)),
+            Err(refused) => Err(refused.within(&format!("{name}[{index}]."))),
+        };
+        list.into_iter().enumerate().map(read).collect()
+    }
 }

@@ -1,6 +1,8 @@
 //! One pass over a frame that checks its JSON and splits it into its fields, each still text.
 //!
-//! Of a field that comes twice the last counts; unknown ones are skipped.
+//! Of a field that comes twice the last counts; unknown ones are skipped. This is the one place where the names of a
+//! client's fields are written: `wire::asked!` finds them here by the identifiers beside them, and a name that no type
+//! reads does not compile (it is dead code).
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
@@ -11,27 +13,33 @@ use crate::limits;
 
 type Raw<'a> = Option<&'a RawValue>;
 
-/// The names of an object's fields, as the parser knows them.
+/// The names of an object's fields, as the parser knows them and as documents and refusals say them.
 macro_rules! keys {
-    ($key:ident: $($variant:ident = $wire:literal,)*) => {
+    ($fields:ident, $key:ident, $names:ident: $($variant:ident $field:ident = $wire:literal,)*) => {
         #[derive(Deserialize)]
         #[serde(field_identifier)]
-        pub(super) enum $key { $(#[serde(rename = $wire)] $variant,)* #[serde(other)] Other }
+        enum $key { $(#[serde(rename = $wire)] $variant,)* #[serde(other)] Other }
 
-        impl $key {
+        /// The names on the wire.
+        pub(crate) struct $names { $(pub(crate) $field: &'static str,)* }
+
+        impl $fields<'_> {
+            /// The names on the wire.
+            pub(crate) const NAMES: $names = $names { $($field: $wire,)* };
+
             #[cfg(test)]
-            pub(super) const NAMES: &'static [&'static str] = &[$($wire,)*];
+            pub(crate) const ALL: &'static [&'static str] = &[$($wire,)*];
         }
     };
 }
 
 macro_rules! split {
-    ($(#[$doc:meta])* $name:ident, $key:ident, $visitor:ident: $($variant:ident $field:ident = $wire:literal,)*) => {
+    ($(#[$doc:meta])* $name:ident, $key:ident, $names:ident, $visitor:ident: $($variant:ident $field:ident = $wire:literal,)*) => {
         $(#[$doc])*
         #[derive(Debug, Default, Clone, Copy)]
-        pub(super) struct $name<'a> { $(pub(super) $field: Raw<'a>,)* }
+        pub(crate) struct $name<'a> { $(pub(crate) $field: Raw<'a>,)* }
 
-        keys! { $key: $($variant = $wire,)* }
+        keys! { $name, $key, $names: $($variant $field = $wire,)* }
 
         struct $visitor;
 
@@ -62,14 +70,14 @@ macro_rules! split {
 
 split! {
     /// What stands beside the payload of an event: `opts`, or the rest of a batch's item.
-    EventFields, EventKey, EventVisitor:
+    EventFields, EventKey, EventNames, EventVisitor:
     Payload payload = "payload", Id id = "id", Ts ts = "ts", Key key = "key", Headers headers = "headers",
     Tags tags = "tags", CausedBy caused_by = "caused_by", Sid sid = "sid",
 }
 
 split! {
     /// `opts` of a `SUBSCRIBE`.
-    SubscribeFields, SubscribeKey, SubscribeVisitor:
+    SubscribeFields, SubscribeKey, SubscribeNames, SubscribeVisitor:
     From from = "from", Ts ts = "ts", AfterId after_id = "afterId", Topics topics = "topics",
     MaxInFlight max_in_flight = "maxInFlight", BatchSize batch_size = "batchSize",
     AckTimeout ack_timeout = "ackTimeoutMs", MaxAttempts max_attempts = "maxAttempts", Filter filter = "filter",
@@ -78,35 +86,35 @@ split! {
 
 split! {
     /// `opts.filter` of a `SUBSCRIBE`.
-    FilterFields, FilterKey, FilterVisitor:
+    FilterFields, FilterKey, FilterNames, FilterVisitor:
     Tags tags = "tags", Keys keys = "keys", Headers headers = "headers",
 }
 
 /// The fields of a client's frame.
 #[derive(Debug, Default)]
-pub(super) struct FrameFields<'a> {
-    pub(super) op: Raw<'a>,
-    pub(super) corr: Raw<'a>,
-    pub(super) topic: Raw<'a>,
-    pub(super) payload: Raw<'a>,
-    pub(super) opts: Raw<'a>,
-    pub(super) events: Option<Events<'a>>,
-    pub(super) group: Raw<'a>,
-    pub(super) id: Raw<'a>,
-    pub(super) ids: Raw<'a>,
-    pub(super) up_to: Raw<'a>,
-    pub(super) lease: Raw<'a>,
-    pub(super) reason: Raw<'a>,
-    pub(super) delay_ms: Raw<'a>,
-    pub(super) release: Raw<'a>,
-    pub(super) extend_ms: Raw<'a>,
-    pub(super) token: Raw<'a>,
-    pub(super) quiet: Raw<'a>,
+pub(crate) struct FrameFields<'a> {
+    pub(crate) op: Raw<'a>,
+    pub(crate) corr: Raw<'a>,
+    pub(crate) topic: Raw<'a>,
+    pub(crate) payload: Raw<'a>,
+    pub(crate) opts: Raw<'a>,
+    pub(crate) events: Option<Events<'a>>,
+    pub(crate) group: Raw<'a>,
+    pub(crate) id: Raw<'a>,
+    pub(crate) ids: Raw<'a>,
+    pub(crate) up_to: Raw<'a>,
+    pub(crate) lease: Raw<'a>,
+    pub(crate) reason: Raw<'a>,
+    pub(crate) delay: Raw<'a>,
+    pub(crate) release: Raw<'a>,
+    pub(crate) extend: Raw<'a>,
+    pub(crate) token: Raw<'a>,
+    pub(crate) quiet: Raw<'a>,
 }
 
 /// `events` of a batch, split in the same pass: a batch's payloads are read once.
 #[derive(Debug)]
-pub(super) enum Events<'a> {
+pub(crate) enum Events<'a> {
     /// A list of objects; one more than the contract allows is kept so that the check can say so.
     List(Vec<EventFields<'a>>),
     /// A list whose entry at this place is no object.
@@ -118,10 +126,11 @@ pub(super) enum Events<'a> {
 }
 
 keys! {
-    FrameKey:
-    Op = "op", Corr = "corr", Topic = "topic", Payload = "payload", Opts = "opts", Events = "events", Group = "group",
-    Id = "id", Ids = "ids", UpTo = "upTo", Lease = "lease", Reason = "reason", DelayMs = "delay_ms",
-    Release = "release", ExtendMs = "extend_ms", Token = "token", Quiet = "quiet",
+    FrameFields, FrameKey, FrameNames:
+    Op op = "op", Corr corr = "corr", Topic topic = "topic", Payload payload = "payload", Opts opts = "opts",
+    Events events = "events", Group group = "group", Id id = "id", Ids ids = "ids", UpTo up_to = "upTo",
+    Lease lease = "lease", Reason reason = "reason", Delay delay = "delay_ms", Release release = "release",
+    Extend extend = "extend_ms", Token token = "token", Quiet quiet = "quiet",
 }
 
 struct FrameVisitor {
@@ -149,9 +158,9 @@ impl<'de> Visitor<'de> for FrameVisitor {
                 FrameKey::UpTo => &mut fields.up_to,
                 FrameKey::Lease => &mut fields.lease,
                 FrameKey::Reason => &mut fields.reason,
-                FrameKey::DelayMs => &mut fields.delay_ms,
+                FrameKey::Delay => &mut fields.delay,
                 FrameKey::Release => &mut fields.release,
-                FrameKey::ExtendMs => &mut fields.extend_ms,
+                FrameKey::Extend => &mut fields.extend,
                 FrameKey::Token => &mut fields.token,
                 FrameKey::Quiet => &mut fields.quiet,
                 FrameKey::Events if self.events => {
@@ -253,7 +262,7 @@ impl<'de> Visitor<'de> for ItemSeed {
 ///
 /// # Errors
 /// The parser's words: not JSON, or not an object.
-pub(super) fn frame(text: &str) -> Result<FrameFields<'_>, serde_json::Error> {
+pub(crate) fn frame(text: &str) -> Result<FrameFields<'_>, serde_json::Error> {
     split_frame(text, true).or_else(|error| {
         // `events` may be a thing that the one pass cannot take (a string, 1e400): the rest of the frame still counts.
         split_frame(text, false).map_err(|_| error)

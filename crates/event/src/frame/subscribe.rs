@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use serde_json::value::RawValue;
-
-use super::field;
-use super::split::{FilterFields, FrameFields, SubscribeFields};
-use crate::{Filter, From, Group, Invalid, Millis, Ordered, Selector, SubscribeOptions, limits};
+use super::split::{FrameFields, SubscribeFields};
+use crate::cursor::Start;
+use crate::frame::shape::{Field, Part};
+use crate::wire::{Fields, List, Members, Name, Number, Object, OrDefault, Whole, asked};
+use crate::{EventId, Filter, From, Group, Invalid, Millis, Ordered, Selector, SubscribeOptions, limits};
 
 /// A `SUBSCRIBE`.
 #[derive(Debug)]
@@ -24,76 +24,94 @@ pub struct Subscribe<'a> {
     pub batch: bool,
 }
 
-pub(super) fn read<'a>(fields: &FrameFields<'a>) -> Result<Subscribe<'a>, Invalid> {
-    let topic = field::text(field::required(fields.topic, "topic")?, "topic")?;
-    let selector = Selector::parse(&topic)?;
-    let group = field::present(fields.group).map(|raw| Group::parse(&field::text(raw, "group")?)).transpose()?;
-    let opts = match field::present(fields.opts) {
-        None => SubscribeFields::default(),
-        Some(raw) => serde_json::from_str(raw.get()).map_err(|_| Invalid::request("opts", "must be an object"))?,
-    };
-    let (options, batch) = options(&opts).map_err(|refused| refused.within("opts."))?;
-    Ok(Subscribe { topic, selector, group, options, batch })
-}
-
-fn options(opts: &SubscribeFields<'_>) -> Result<(SubscribeOptions, bool), Invalid> {
-    let mut options =
-        SubscribeOptions { max_in_flight: SubscribeOptions::GATEWAY_IN_FLIGHT, ..SubscribeOptions::default() };
-    options.from = from(opts)?;
-    options.topics = field::list(opts.topics, "topics", limits::MAX_SELECTORS, |raw, name| {
-        Selector::parse(&field::text(raw, name)?)
-    })?;
-    if let Some(raw) = field::present(opts.max_in_flight) {
-        options.max_in_flight = size(raw, "maxInFlight")?;
-    }
-    if let Some(raw) = field::present(opts.batch_size) {
-        options.batch_size = size(raw, "batchSize")?;
-    }
-    if let Some(raw) = field::present(opts.ack_timeout) {
-        options.ack_timeout = Duration::from_millis(field::number(raw, "ackTimeoutMs")?);
-    }
-    if let Some(raw) = field::present(opts.max_attempts) {
-        let most = format!("must be at most {}", u32::MAX);
-        options.max_attempts =
-            u32::try_from(field::number(raw, "maxAttempts")?).map_err(|_| Invalid::request("maxAttempts", most))?;
-    }
-    if let Some(raw) = field::present(opts.ordered) {
-        options.ordered = Ordered::parse(&field::text(raw, "ordered")?)?;
-    }
-    if let Some(raw) = field::present(opts.filter) {
-        options.filter = filter(raw)?;
-    }
-    options.check()?;
-    Ok((options, field::flag(opts.batch, "batch")?.unwrap_or(false)))
-}
-
-fn size(raw: &RawValue, name: &str) -> Result<usize, Invalid> {
-    // What does not fit is out of range anyway, and the check says which range.
-    field::number(raw, name).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
-}
-
-fn from(opts: &SubscribeFields<'_>) -> Result<From, Invalid> {
-    let Some(raw) = field::present(opts.from) else { return Ok(From::Latest) };
-    match &*field::text(raw, "from")? {
-        "latest" => Ok(From::Latest),
-        "earliest" => Ok(From::Earliest),
-        "snapshot" => Ok(From::Snapshot),
-        "ts" => field::number(field::required(opts.ts, "ts")?, "ts").map(|ts| From::Ts(Millis(ts))),
-        "afterId" => field::id(field::required(opts.after_id, "afterId")?, "afterId").map(From::AfterId),
-        _ => Err(Invalid::request("from", "must be latest, earliest, ts, afterId or snapshot")),
+asked! {
+    /// A `SUBSCRIBE` as it stands on the wire.
+    struct OnWire<'a> from FrameFields {
+        /// The subscription's topic or pattern.
+        topic: Cow<'a, str> as Name<Selector>,
+        /// The group; without one it is an ephemeral tail.
+        group: Option<Group>,
+        /// Everything optional.
+        opts: Options as OrDefault<Options>,
     }
 }
 
-fn filter(raw: &RawValue) -> Result<Filter, Invalid> {
-    let fields: FilterFields<'_> =
-        serde_json::from_str(raw.get()).map_err(|_| Invalid::request("filter", "must be an object"))?;
-    let words = |raw, name| {
-        field::list(raw, name, limits::MAX_FILTER_VALUES, |raw, name| field::text(raw, name).map(Cow::into_owned))
-    };
-    let headers = field::pairs(fields.headers, "filter.headers")?;
-    Ok(Filter {
-        tags: words(fields.tags, "filter.tags")?,
-        keys: words(fields.keys, "filter.keys")?,
-        headers: headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect(),
-    })
+const MAX_IN_FLIGHT: u64 = limits::MAX_IN_FLIGHT as u64;
+const MIN_LEASE: u64 = limits::MIN_LEASE.as_millis() as u64;
+const MAX_LEASE: u64 = limits::MAX_LEASE.as_millis() as u64;
+
+asked! {
+    /// `opts` of a `SUBSCRIBE` as it stands on the wire.
+    #[derive(Default)]
+    pub(super) struct Options from SubscribeFields named "SubscribeOptions" needs NEEDS {
+        /// Where a group without a cursor starts; latest if left out.
+        from: Option<Start>,
+        /// For from=ts: epoch milliseconds.
+        ts: Option<Millis> as Option<Whole>,
+        /// For from=afterId: an event of the topic.
+        after_id: Option<EventId>,
+        /// Further topics or patterns.
+        topics: Vec<Selector> as List<Selector, 0, { limits::MAX_SELECTORS }>,
+        /// Most events held without an ack; 100 if left out.
+        max_in_flight: Option<usize> as Option<Number<1, MAX_IN_FLIGHT>>,
+        /// How many events are read at a time.
+        batch_size: Option<usize> as Option<Number<1, MAX_IN_FLIGHT>>,
+        /// How long a delivery is leased; 30,000 if left out.
+        ack_timeout: Option<Duration> as Option<Number<MIN_LEASE, MAX_LEASE>>,
+        /// Deliveries before a dead letter; 0: no limit.
+        max_attempts: Option<u32> as Option<Number<0, { u32::MAX as u64 }>>,
+        /// Which events the group wants; the kinds combine with AND.
+        filter: Filter as OrDefault<Filter>,
+        /// In which order; none if left out.
+        ordered: Option<Ordered>,
+        /// Whether deliveries come as EVENTS.
+        batch: bool as Option<bool>,
+    }
+}
+
+/// Where `from` is the one word, the other field is needed.
+const NEEDS: &[(&str, &str)] =
+    &[(Start::Ts.as_str(), SubscribeFields::NAMES.ts), (Start::AfterId.as_str(), SubscribeFields::NAMES.after_id)];
+
+/// The objects of a `SUBSCRIBE`.
+pub(super) static PARTS: &[&Part] = &[Options::PART, Filter::PART];
+
+impl Fields for Subscribe<'_> {
+    const OWN: &'static [Field] = OnWire::OWN;
+}
+
+impl<'a> Members<'a> for Subscribe<'a> {
+    type Split = FrameFields<'a>;
+    fn read(split: &mut FrameFields<'a>) -> Result<Self, Invalid> {
+        let OnWire { topic, group, opts } = OnWire::read(split)?;
+        let selector = Selector::parse(&topic)?;
+        let (options, batch) = opts.checked().map_err(|refused| refused.within("opts."))?;
+        Ok(Self { topic, selector, group, options, batch })
+    }
+}
+
+impl Options {
+    fn checked(self) -> Result<(SubscribeOptions, bool), Invalid> {
+        let missing = |name: &str| Invalid::request(name, "is missing");
+        let from = match self.from.unwrap_or(Start::Latest) {
+            Start::Latest => From::Latest,
+            Start::Earliest => From::Earliest,
+            Start::Snapshot => From::Snapshot,
+            Start::Ts => From::Ts(self.ts.ok_or_else(|| missing(SubscribeFields::NAMES.ts))?),
+            Start::AfterId => From::AfterId(self.after_id.ok_or_else(|| missing(SubscribeFields::NAMES.after_id))?),
+        };
+        let defaults = SubscribeOptions::default();
+        let options = SubscribeOptions {
+            from,
+            topics: self.topics,
+            batch_size: self.batch_size.unwrap_or(defaults.batch_size),
+            max_in_flight: self.max_in_flight.unwrap_or(SubscribeOptions::GATEWAY_IN_FLIGHT),
+            ack_timeout: self.ack_timeout.unwrap_or(defaults.ack_timeout),
+            max_attempts: self.max_attempts.unwrap_or(defaults.max_attempts),
+            filter: self.filter,
+            ordered: self.ordered.unwrap_or_default(),
+        };
+        options.check()?;
+        Ok((options, self.batch))
+    }
 }

@@ -84,6 +84,6 @@ fn parameter(param: &Param) -> Value {
 
 fn schemas() -> Value {
     let mut schemas = shapes::schemas();
-    schemas.insert("Event".to_owned(), schema::part(&EVENT));
+    schemas.insert("Event".to_owned(), schema::part(EVENT));
     Value::Object(schemas)
 }

@@ -1,9 +1,9 @@
-//! The AsyncAPI 3 document of the WebSocket protocol, from the table in `event::frame::shape`.
+//! The AsyncAPI 3 document of the WebSocket protocol, from what the frames' Rust types tell (`event::frame::shape`).
 //!
 //! It is written from the hub's side: the hub *receives* what clients ask, replies, and *sends* deliveries. Made when
 //! somebody asks for it; `docs/asyncapi.json` is the same, kept in step by a test.
 
-use promethean_event::frame::shape::{ASKED, PARTS, SAID, Shape};
+use promethean_event::frame::shape::{ASKED, SAID, Shape, parts};
 use serde_json::{Map, Value, json};
 
 use crate::schema;
@@ -34,7 +34,7 @@ pub(crate) fn document() -> Value {
         "operations": operations(),
         "components": {
             "messages": messages(),
-            "schemas": PARTS.iter().map(|part| (part.name.to_owned(), schema::part(part))).collect::<Map<_, _>>(),
+            "schemas": parts().map(|part| (part.name.to_owned(), schema::part(part))).collect::<Map<_, _>>(),
             "securitySchemes": {
                 "bearer": {
                     "type": "http",

@@ -2,7 +2,7 @@
 
 use promethean_bus::{Answer, SubscriptionId};
 use promethean_event::frame::{
-    Ack, Corr, Frame, Item, Modack, Nack, Named, Op, Publish, Request, Settled, Subscribe, decode,
+    Ack, Auth, Corr, Frame, Item, Modack, Nack, Named, Op, Publish, Request, Settled, Subscribe, decode,
 };
 use promethean_event::{Code, Group, Selector};
 
@@ -48,8 +48,8 @@ impl Core<'_> {
 
     fn on_request(&mut self, op: Op, request: Request<'_>, corr: Option<Corr>) {
         match request {
-            Request::Auth { token, quiet } => self.begin_auth(token.map(Into::into), quiet, corr),
-            Request::Ping => self.ok(corr.as_ref()),
+            Request::Auth(Auth { token, quiet }) => self.begin_auth(token.map(Into::into), quiet, corr),
+            Request::Ping(_) => self.ok(corr.as_ref()),
             Request::Publish(publish) => self.publish(publish, corr),
             Request::Subscribe(subscribe) => self.subscribe(*subscribe, corr),
             Request::Unsubscribe(named) => {
