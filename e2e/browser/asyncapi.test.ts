@@ -108,6 +108,7 @@ describe("what the schemas of client frames say is what the hub does", () => {
     ["publish", { op: "PUBLISH", topic: "form", payload: null, opts: { id: ID.replaceAll("-", "").toUpperCase() }, corr: 1 }],
     ["publishBatch", { op: "PUBLISH", topic: "form", events: [{ payload: 1, id: ID, ts: 5, headers: { a: "1" }, tags: ["#a"], caused_by: [ID], sid: "s" }], corr: 1 }],
     ["subscribe", { op: "SUBSCRIBE", topic: "form.**", opts: { from: "afterId", afterId: ID }, corr: 1 }],
+    ["subscribe", { op: "SUBSCRIBE", topic: "form", opts: { from: "latest", ts: 5, afterId: ID }, corr: 1 }],
     ["ack", { op: "ACK", topic: "form", group: "g", ids: [ID], corr: 1 }],
     ["ack", { op: "ACK", topic: "form", group: "g", upTo: ID, corr: 1 }],
   ];
