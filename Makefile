@@ -55,7 +55,7 @@ sbom: ## Writes the bill of materials, target/sbom.json (CycloneDX)
 	node scripts/release/sbom.mjs > target/sbom.json
 
 unit: ## All Rust tests, the end-to-end ones with the real binary included
-	scripts/install.sh curl jq redis-server
+	scripts/install.sh curl jq redis-server systemctl
 	$(CARGO) build --workspace --bins --examples
 	$(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test --workspace
 	$(CARGO) test --quiet --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build

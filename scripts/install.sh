@@ -1,9 +1,11 @@
 #!/bin/sh
-# Installs the Debian packages of these names whose programs are missing: scripts/install.sh jq redis-server
+# Installs the Debian packages of these programs that are missing: scripts/install.sh jq redis-server systemctl
 set -eu
 missing=
 for name in "$@"; do
-    command -v "$name" >/dev/null || missing="$missing $name"
+    command -v "$name" >/dev/null && continue
+    case "$name" in systemctl) name=systemd ;; esac
+    missing="$missing $name"
 done
 [ -n "$missing" ] || exit 0
 echo "installing$missing" >&2

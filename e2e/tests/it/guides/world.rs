@@ -46,6 +46,10 @@ impl World {
         symlink(binary(), dir.path().join("bin/promethean")).expect("a link");
         // `sudo` is whoever runs the tests, in this directory; an answer of 4xx or 5xx is a command that failed.
         script(dir.path(), "sudo", "exec \"$@\"");
+        machine(dir.path());
+        if page.contains("npm ") {
+            packages(dir.path());
+        }
         write(dir.path(), ".curlrc", "fail\nsilent\nshow-error\nnoproxy = \"*\"\n");
         let hub = Setup::log(&dir.path().join("hub")).start();
         let other = Setup::log(&dir.path().join("other")).start();
@@ -132,6 +136,16 @@ impl World {
                 let back = |event: &Value| event["caused_by"] == json!([self.letter]);
                 has("letter that went back", orders.iter().filter(|event| back(event)).count() == 1)
             }
+            "docs/operations.md" => {
+                let users = std::fs::read_to_string(self.dir().join("etc/passwd")).unwrap_or_default();
+                has("user promethean", users.lines().any(|line| line.starts_with("promethean:")))?;
+                let enabled = "etc/systemd/system/multi-user.target.wants/promethean.service";
+                has("unit that is enabled", self.dir().join(enabled).is_symlink())
+            }
+            "dashboard/README.md" => {
+                let built = ["sdk/typescript/dist/sdk.js", "dashboard/dist/index.html"];
+                has("page that is built", built.iter().all(|file| self.dir().join(file).is_file()))
+            }
             "docs/cli.md" => {
                 let copied = events(get(self.other.http, &format!("{all}orders.paid")).await.json());
                 has("copy at the other hub", copied.len() == 1)
@@ -216,6 +230,47 @@ fn script(dir: &Path, name: &str, text: &str) {
     std::fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
 }
 
+/// What would change this machine does the same in `dir`. `make` says what it would run: the targets that pages name take
+/// minutes to hours, and are what `make test` is made of, or measure a quiet machine.
+fn machine(dir: &Path) {
+    let at = dir.display();
+    script(dir, "make", &format!("exec {} -C {ROOT} --dry-run \"$@\" >{at}/made", program("make")));
+    for file in ["passwd", "shadow", "group", "gshadow"] {
+        write(dir, &format!("etc/{file}"), "");
+    }
+    script(dir, "useradd", &format!("exec {} --prefix {at} \"$@\"", program("useradd")));
+    // Nothing can be started in a directory: of `enable --now` the first word counts.
+    let offline = r#"for arg; do shift; [ "$arg" = --now ] || set -- "$@" "$arg"; done"#;
+    script(dir, "systemctl", &format!("{offline}\nexec {} --root={at} \"$@\"", program("systemctl")));
+}
+
+/// The packages of npm, with what `make web` installed for them. `npm ci` checks the lock file and installs nothing.
+fn packages(dir: &Path) {
+    let of = ["sdk/typescript", "dashboard", "LICENSE-MIT", "LICENSE-APACHE"];
+    let listed = Command::new("git").args(["ls-files", "--"]).args(of).current_dir(ROOT).output().expect("git runs");
+    for file in String::from_utf8(listed.stdout).expect("text").lines() {
+        let to = dir.join(file);
+        std::fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
+        std::fs::copy(Path::new(ROOT).join(file), to).expect("copied");
+    }
+    for package in ["sdk/typescript", "dashboard"] {
+        let installed = Path::new(ROOT).join(package).join("node_modules");
+        assert!(installed.is_dir(), "{package} has no node_modules: `make web` installs them");
+        symlink(installed, dir.join(package).join("node_modules")).expect("a link");
+    }
+    let checked = r#"for arg; do [ "$arg" != ci ] || set -- "$@" --dry-run --offline; done"#;
+    let quiet = "export npm_config_loglevel=silent npm_config_update_notifier=false";
+    script(dir, "npm", &format!("{checked}\n{quiet}\nexec {} \"$@\"", program("npm")));
+}
+
+/// Where this machine has the program.
+fn program(name: &str) -> String {
+    let path = std::env::var_os("PATH").expect("a PATH");
+    let found =
+        std::env::split_paths(&path).chain(["/usr/sbin".into()]).map(|dir| dir.join(name)).find(|at| at.is_file());
+    found.unwrap_or_else(|| panic!("no {name} on this machine: `make test` installs it")).display().to_string()
+}
+
 /// A Redis with a stream of one entry.
 struct Redis(Child);
 
@@ -238,10 +293,7 @@ impl Redis {
             assert!(started.elapsed() < Duration::from_secs(30), "Redis does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let found = std::env::split_paths(&std::env::var_os("PATH").expect("a PATH"))
-            .map(|dir| dir.join("redis-cli"))
-            .find(|at| at.is_file());
-        script(dir, "redis-cli", &format!("exec {} -s {at} \"$@\"", found.expect("redis-cli").display()));
+        script(dir, "redis-cli", &format!("exec {} -s {at} \"$@\"", program("redis-cli")));
         redis
     }
 }
