@@ -249,3 +249,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_unknown_field_is_ignored_whatever_its_name_holds() {
+    for text in [
+        r#"{"op":"PING","\ud800":1,"corr":1}"#,
+        r#"{"op":"PUBLISH","topic":"t","payload":1,"opts":{"\udc00x":[1],"key":"k"},"corr":1}"#,
+        r#"{"op":"PUBLISH","topic":"t","events":[{"payload":1,"\ud800":{}}],"corr":1}"#,
+        r#"{"op":"SUBSCRIBE","topic":"t","opts":{"\ud800":0,"filter":{"\ud800":0}},"corr":1}"#,
+        r#"{"\u006fp":"PING","corr":1}"#,
+    ] {
+        let frame = decode(text);
+        assert!(frame.request.is_ok() && frame.corr.is_some(), "{text}: {:?}", frame.request);
+    }
+}

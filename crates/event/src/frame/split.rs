@@ -4,14 +4,39 @@
 //! client's fields are written: `wire::asked!` finds them here by the identifiers beside them, and a name that no type
 //! reads does not compile (it is dead code).
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::value::RawValue;
-use std::fmt;
 
 use crate::limits;
 
 type Raw<'a> = Option<&'a RawValue>;
+
+/// Reads a name by its bytes: one that no text can hold (half of a surrogate pair) is an unknown name like any other.
+struct Name<K>(PhantomData<K>);
+
+impl<'de, K: Deserialize<'de>> DeserializeSeed<'de> for Name<K> {
+    type Value = K;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<K, D::Error> {
+        K::deserialize(AsBytes(deserializer))
+    }
+}
+
+struct AsBytes<D>(D);
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for AsBytes<D> {
+    type Error = D::Error;
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_bytes(visitor)
+    }
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct newtype_struct seq
+        tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
 
 /// The names of an object's fields, as the parser knows them and as documents and refusals say them.
 macro_rules! keys {
@@ -50,7 +75,7 @@ macro_rules! split {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut fields = $name::default();
-                while let Some(key) = map.next_key()? {
+                while let Some(key) = map.next_key_seed(Name(PhantomData))? {
                     match key {
                         $($key::$variant => fields.$field = Some(map.next_value()?),)*
                         $key::Other => { map.next_value::<IgnoredAny>()?; }
@@ -145,7 +170,7 @@ impl<'de> Visitor<'de> for FrameVisitor {
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut fields = FrameFields::default();
-        while let Some(key) = map.next_key()? {
+        while let Some(key) = map.next_key_seed(Name(PhantomData))? {
             let field = match key {
                 FrameKey::Op => &mut fields.op,
                 FrameKey::Corr => &mut fields.corr,
