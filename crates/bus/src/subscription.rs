@@ -164,11 +164,14 @@ impl Inner {
         Policy { ordered: *ordered, max_attempts: *max_attempts, filter: filter.clone() }
     }
 
-    /// The topic that an id of this subscription is on.
+    /// The topic that an id of this subscription is on; none: it is on no topic that this subscription is on.
     async fn topic_of(&self, id: EventId) -> Result<Option<Topic>, Error> {
         match self.selectors.as_slice() {
             [Selector::Topic(topic)] => Ok(Some(topic.clone())),
-            _ => Ok(self.core.topics_of(&[id]).await?.pop().flatten()),
+            _ => {
+                let topic = self.core.topics_of(&[id]).await?.pop().flatten();
+                Ok(topic.filter(|topic| self.joined.lock().topics.contains(topic)))
+            }
         }
     }
 

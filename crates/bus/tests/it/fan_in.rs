@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{bus, earliest, group, next, nothing, publish, subscribe, topic};
-use promethean_bus::{Inbox, Request, Selector, SubscribeOptions};
+use promethean_bus::{Code, Inbox, Request, Selector, SubscribeOptions};
 
 #[tokio::test(start_paused = true)]
 async fn a_pattern_takes_in_topics_that_exist_and_ones_that_turn_up_later() {
@@ -84,6 +84,35 @@ async fn a_gate_is_asked_for_every_topic_also_for_later_ones() {
     inbox.take(10, usize::MAX, bus.now(), &mut seen);
     let topics: BTreeSet<_> = seen.iter().map(|given| given.event.topic.to_string()).collect();
     assert_eq!(topics, BTreeSet::from(["a.open", "a.open2"].map(str::to_owned)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cumulative_ack_reaches_only_topics_that_the_subscription_is_on() {
+    let bus = bus();
+    let secret = publish(&bus, "secret", 1).await.id;
+    let hidden = publish(&bus, "a.secret", 1).await.id;
+    let open = publish(&bus, "a.open", 1).await.id;
+    let _victim = subscribe(&bus, "secret", "g", earliest()).await;
+    let _other = subscribe(&bus, "a.secret", "g", earliest()).await;
+    for (name, topics) in [("a.*", vec![]), ("a.open", vec![Selector::parse("a.more").expect("a topic")])] {
+        let inbox = Inbox::new();
+        let request = Request {
+            topic: Selector::parse(name).expect("a selector"),
+            group: Some(group("g")),
+            options: SubscribeOptions { topics, ..earliest() },
+            gate: Some(Arc::new(|topic| !topic.as_str().contains("secret"))),
+            relayed: None,
+        };
+        let (membership, _) = bus.attach(request, &inbox).await.expect("subscribed");
+        for id in [secret, hidden] {
+            let refused = membership.ack_up_to(id, None).await.expect_err("not its topic");
+            assert_eq!(refused.code, Code::UnknownId, "{refused}");
+        }
+        membership.ack_up_to(open, None).await.expect("its own topic");
+    }
+    for name in ["secret", "a.secret"] {
+        assert_eq!(bus.lag(&topic(name), &group("g")).await.expect("readable").events, 1, "{name}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
