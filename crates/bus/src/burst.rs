@@ -167,7 +167,7 @@ pub(crate) fn answers(units: usize, of: &[u32], outcomes: Vec<Outcome>) -> Vec<R
 fn answer(mut outcomes: impl ExactSizeIterator<Item = Outcome>) -> Result<Placed, Error> {
     let placed = |outcome| match outcome {
         Outcome::Stored(appended) => Ok(Published::from(appended)),
-        Outcome::DuplicateId { id, topic } => Err(duplicate_id(id, &topic)),
+        Outcome::DuplicateId { id, .. } => Err(duplicate_id(id)),
     };
     if outcomes.len() == 1
         && let Some(outcome) = outcomes.next()
@@ -179,8 +179,9 @@ fn answer(mut outcomes: impl ExactSizeIterator<Item = Outcome>) -> Result<Placed
     all.into_iter().collect::<Result<_, _>>().map(Placed::Many)
 }
 
-fn duplicate_id(id: EventId, topic: &Topic) -> Error {
+/// Does not say which topic: whoever asks may not be allowed to know of it.
+fn duplicate_id(id: EventId) -> Error {
     let message =
-        format!("the id {id} belongs to an event of the topic {topic}; ids are unique across the hub, send a new one");
+        format!("the id {id} belongs to an event of another topic; ids are unique across the hub, send a new one");
     Error::new(promethean_event::Code::DuplicateId, message)
 }

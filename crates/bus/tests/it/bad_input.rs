@@ -70,7 +70,9 @@ async fn an_id_of_another_topic_is_refused_and_of_the_same_topic_is_answered_wit
     let again = bus.publish(&draft(PublishOptions { id, ..Default::default() })).await.expect("answered");
     assert_eq!((again.seq, again.id, first.duplicate, again.duplicate), (first.seq, first.id, false, true));
     let elsewhere = Draft { topic: topic("other"), ..draft(PublishOptions { id, ..Default::default() }) };
-    assert_eq!(bus.publish(&elsewhere).await.map_err(|error| error.code), Err(Code::DuplicateId));
+    let refused = bus.publish(&elsewhere).await.expect_err("taken");
+    assert_eq!(refused.code, Code::DuplicateId);
+    assert!(refused.message.contains("belongs to an event of another topic;"), "it names no topic: {refused}");
     let batch = [Draft { topic: topic("other"), ..draft(PublishOptions::default()) }, elsewhere];
     assert_eq!(bus.publish_batch(batch).await.map_err(|error| error.code), Err(Code::DuplicateId));
     assert_eq!(bus.store().info(&topic("other")).await.expect("readable"), None, "all or none");
