@@ -52,6 +52,7 @@ impl Dispatcher {
         options: MemberOptions,
         policy: Policy,
     ) -> Result<(), (&'static str, String)> {
+        let policy = policy.normalised();
         if self.members.is_empty() {
             self.set_policy(policy);
         } else if let Some(conflict) = self.policy.conflict(&policy) {

@@ -30,6 +30,19 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// The same policy in the one way of writing it that is compared: the order of a filter's words, and how often one
+    /// stands there, mean nothing.
+    pub(super) fn normalised(mut self) -> Self {
+        let Filter { tags, keys, headers } = &mut self.filter;
+        for words in [tags, keys] {
+            words.sort_unstable();
+            words.dedup();
+        }
+        headers.sort_unstable();
+        headers.dedup();
+        self
+    }
+
     /// The first option in which `other` differs, with the value in force.
     pub fn conflict(&self, other: &Policy) -> Option<(&'static str, String)> {
         if self.ordered != other.ordered {

@@ -337,6 +337,23 @@ async fn the_groups_own_options_have_to_agree_and_the_error_names_the_one_in_for
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_filter_is_the_same_whatever_the_order_of_its_words_and_however_often_they_stand_there() {
+    let bus = bus();
+    let filter = |tags: &[&str], keys: &[&str], headers: &[(&str, &str)]| Filter {
+        tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+        keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+        headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+    };
+    let one = filter(&["x", "y"], &["a", "b"], &[("h", "1"), ("i", "2")]);
+    let same = filter(&["y", "x", "y"], &["b", "a", "a"], &[("i", "2"), ("h", "1"), ("i", "2")]);
+    let other = filter(&["x", "y"], &["a", "b"], &[("h", "2"), ("i", "1")]);
+    let _first = subscribe(&bus, "t", "g", SubscribeOptions { filter: one, ..earliest() }).await;
+    let _second = subscribe(&bus, "t", "g", SubscribeOptions { filter: same, ..earliest() }).await;
+    let refused = bus.subscribe("t", Some(group("g")), SubscribeOptions { filter: other, ..earliest() }).await;
+    assert_eq!(refused.err().map(|error| error.code), Some(Code::BadRequest));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_paused_subscriber_gets_nothing_until_it_resumes() {
     let bus = bus();
     let mut events = subscribe(&bus, "t", "g", earliest()).await;
