@@ -13,7 +13,7 @@ pub(super) enum State {
     /// It may go out.
     Ready,
     /// A member has it.
-    Held { member: MemberId, lease: u64, deadline: Millis, since: Millis },
+    Held { member: MemberId, deadline: Millis, since: Millis },
     /// It comes back at `due`.
     Waiting { due: Millis },
     /// An earlier event with its key is unfinished.
@@ -34,6 +34,8 @@ pub(super) struct Entry {
     pub(super) attempts: u32,
     /// All deliveries since the group was loaded, released ones too.
     pub(super) deliveries: u32,
+    /// The number of the last delivery, whatever became of it; 0: none since the group was loaded.
+    pub(super) lease: u64,
     pub(super) snapshot: bool,
     pub(super) state: State,
     /// Why the last delivery failed, for people.
@@ -46,7 +48,13 @@ const REASON_BYTES: usize = 200;
 impl Entry {
     pub(super) fn new(event: &Event, snapshot: bool, key: Option<u64>, attempts: u32) -> Self {
         let (id, ts, appended) = (event.id, event.ts, event.appended);
-        Self { id, ts, appended, key, attempts, deliveries: 0, snapshot, state: State::Ready, reason: None }
+        Self { id, ts, appended, key, attempts, deliveries: 0, lease: 0, snapshot, state: State::Ready, reason: None }
+    }
+
+    /// Whether the event was given out again since the delivery `lease`. A delivery before the group was loaded counts
+    /// until the event goes out again.
+    pub(super) fn is_lost(&self, lease: u64) -> bool {
+        self.lease != 0 && self.lease != lease
     }
 
     /// What a restart has to know: nothing of an event that never failed.
@@ -70,7 +78,7 @@ impl Entry {
     pub(super) fn shown(&self, seq: Seq) -> Unanswered {
         let why = match self.state {
             State::Ready => Why::Ready,
-            State::Held { member, lease, deadline, since } => Why::Held { member, lease, deadline, since },
+            State::Held { member, deadline, since } => Why::Held { member, lease: self.lease, deadline, since },
             State::Waiting { due } => Why::Backoff { until: due },
             State::Blocked => Why::BehindKey,
             State::Dying => Why::Dying,
@@ -81,7 +89,7 @@ impl Entry {
 
 /// Whether `seq` is held under the lease `token` until exactly `until`.
 pub(super) fn holds(entries: &BTreeMap<Seq, Entry>, seq: Seq, until: Millis, token: u64) -> bool {
-    matches!(entries.get(&seq), Some(Entry { state: State::Held { lease, deadline, .. }, .. })
+    matches!(entries.get(&seq), Some(Entry { lease, state: State::Held { deadline, .. }, .. })
         if (*lease, *deadline) == (token, until))
 }
 
@@ -104,6 +112,7 @@ mod tests {
             key: None,
             attempts: 1,
             deliveries: 1,
+            lease: 1,
             snapshot: false,
             state: State::Ready,
             reason: None,

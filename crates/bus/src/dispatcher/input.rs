@@ -187,13 +187,7 @@ impl Dispatcher {
     ) -> Receipt {
         let Some(&seq) = self.ids.get(&id) else { return Receipt::NotInFlight };
         let Some(entry) = self.entries.get_mut(&seq) else { return Receipt::NotInFlight };
-        let held = match entry.state {
-            State::Held { lease, .. } => Some(lease),
-            _ => None,
-        };
-        if let (Some(given), Some(current)) = (lease, held)
-            && given != current
-        {
+        if lease.is_some_and(|lease| entry.is_lost(lease)) {
             return Receipt::LeaseLost;
         }
         match answer {
@@ -205,14 +199,14 @@ impl Dispatcher {
                 self.finish(seq);
             }
             Answer::Extend { by } => {
-                let State::Held { deadline, lease, .. } = &mut entry.state else { return Receipt::NotInFlight };
+                let State::Held { deadline, .. } = &mut entry.state else { return Receipt::NotInFlight };
                 *deadline = now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
-                self.leases.push(*deadline, seq, *lease);
+                self.leases.push(*deadline, seq, entry.lease);
                 let Self { leases, entries, held, .. } = self;
                 leases.sweep(*held, |at, seq, lease| super::entry::holds(entries, seq, at, lease));
             }
             Answer::Nack { reason, delay, release } => {
-                if held.is_none() {
+                if !matches!(entry.state, State::Held { .. }) {
                     // It came back already; its wait stands.
                     return Receipt::NotInFlight;
                 }

@@ -177,10 +177,10 @@ impl Dispatcher {
         self.next_lease
     }
 
-    /// Whether the event is held under another lease than `lease`.
+    /// Whether the event is not done and was given out again since the delivery `lease`, held just now or not.
     pub fn is_lost(&self, id: EventId, lease: u64) -> bool {
         let entry = self.ids.get(&id).and_then(|seq| self.entries.get(seq));
-        matches!(entry.map(|entry| entry.state), Some(State::Held { lease: current, .. }) if current != lease)
+        entry.is_some_and(|entry| entry.is_lost(lease))
     }
 
     /// Of each ack since the last call: the time since its append, and since its delivery.
@@ -268,7 +268,8 @@ impl Dispatcher {
         let lease = self.next_lease;
         self.next_lease += 1;
         let deadline = now + member.options.ack_timeout;
-        entry.state = State::Held { member: member.id, lease, deadline, since: now };
+        entry.lease = lease;
+        entry.state = State::Held { member: member.id, deadline, since: now };
         self.leases.push(deadline, seq, lease);
         out.push(Command::Deliver(Deliver {
             seq,

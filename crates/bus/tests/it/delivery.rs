@@ -81,6 +81,42 @@ async fn a_late_ack_without_a_lease_still_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_old_lease_stays_lost_after_the_newer_holder_has_given_the_event_back() {
+    let bus = bus();
+    let options = SubscribeOptions { max_attempts: 0, ..earliest() };
+    let mut events = subscribe(&bus, "t", "g", options).await;
+    let id = publish(&bus, "t", 1).await.id;
+    let first = next(&mut events).await;
+    let second = next(&mut events).await;
+    second.nack_after("failed", 10 * SECOND).await.expect("nacked");
+    let lost = Err(Code::LeaseLost);
+    assert_eq!(first.ack().await.map_err(|error| error.code), lost);
+    assert_eq!(first.nack("late").await.map_err(|error| error.code), lost);
+    assert_eq!(first.extend(SECOND).await.map_err(|error| error.code), lost);
+    let membership = events.membership();
+    assert_eq!(membership.ack_up_to(id, Some(first.given().lease)).await.map_err(|error| error.code), lost);
+    let third = next(&mut events).await;
+    assert_eq!(third.attempt(), 3, "no answer under the old lease counted");
+    third.ack().await.expect("acked");
+    assert_eq!(first.ack().await, Ok(()), "what is done stays done");
+    assert_eq!(events.membership().ack_up_to(id, Some(first.given().lease)).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ran_out_counts_until_the_event_is_given_out_again() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", earliest()).await;
+    publish(&bus, "t", 1).await;
+    let delivery = next(&mut events).await;
+    events.pause(true);
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(delivery.extend(SECOND).await.map_err(|error| error.code), Err(Code::UnknownId));
+    delivery.ack().await.expect("nobody has it since");
+    events.pause(false);
+    nothing(&mut events, 60 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn extending_keeps_an_event_from_coming_back() {
     let bus = bus();
     let mut events = subscribe(&bus, "t", "g", earliest()).await;

@@ -19,6 +19,8 @@ pub(super) enum Op {
     /// An ack of something that was held once, whether it is or not.
     LateAck(usize),
     AckUpTo(usize),
+    /// An answer with the lease of any delivery so far, the last one or an older one.
+    OldLease(usize, Old),
     Nack(usize),
     NackAfter(usize, u64),
     Release(usize),
@@ -29,6 +31,14 @@ pub(super) enum Op {
     Trim(u64),
     /// The hub dies and comes back with what was saved.
     Restart,
+}
+
+/// What is answered under an old lease.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Old {
+    Ack,
+    Nack,
+    Extend,
 }
 
 pub(super) fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -43,6 +53,8 @@ pub(super) fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => index.clone().prop_map(Op::AckWithLease),
         1 => (0_usize..64).prop_map(Op::LateAck),
         1 => index.clone().prop_map(Op::AckUpTo),
+        2 => (0_usize..64, prop_oneof![Just(Old::Ack), Just(Old::Nack), Just(Old::Extend)])
+            .prop_map(|(which, old)| Op::OldLease(which, old)),
         3 => index.clone().prop_map(Op::Nack),
         1 => (index.clone(), 0_u64..5_000).prop_map(|(which, ms)| Op::NackAfter(which, ms)),
         1 => index.clone().prop_map(Op::Release),

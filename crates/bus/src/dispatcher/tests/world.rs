@@ -8,7 +8,7 @@ use promethean_event::{Draft, Event, EventId, Limits, Millis, Ordered, Sealer, S
 use promethean_store::{GroupState, SnapshotState, Start};
 
 use super::super::{Answer, Command, Deliver, Dispatcher, MAX_UNFINISHED, MemberOptions, Policy, Receipt};
-use super::model::Op;
+use super::model::{Old, Op};
 
 pub(super) struct World {
     dispatcher: Dispatcher,
@@ -25,6 +25,9 @@ pub(super) struct World {
     held: BTreeMap<Seq, Deliver>,
     /// Everything that was ever delivered, for late acks.
     delivered: Vec<Seq>,
+    /// The number of every delivery ever, and of the last one of each event since the group was loaded or moved.
+    leases: Vec<(Seq, u64)>,
+    last_lease: BTreeMap<Seq, u64>,
     /// Done since the last seek, and saved.
     done: BTreeSet<Seq>,
     /// Failed deliveries of what is not done.
@@ -51,6 +54,8 @@ impl World {
             next_member: 1,
             held: BTreeMap::new(),
             delivered: Vec::new(),
+            leases: Vec::new(),
+            last_lease: BTreeMap::new(),
             done: BTreeSet::new(),
             failed: BTreeMap::new(),
             dead: BTreeSet::new(),
@@ -113,6 +118,7 @@ impl World {
             Op::AckWithLease(which) => self.answer(which, &Answer::Ack, true, &mut out),
             Op::LateAck(which) => self.late_ack(which, &mut out),
             Op::AckUpTo(which) => self.ack_up_to(which),
+            Op::OldLease(which, old) => self.old_lease(which, old, &mut out),
             Op::Nack(which) => self.answer(which, &nack(None, false), true, &mut out),
             Op::NackAfter(which, ms) => {
                 self.answer(which, &nack(Some(Duration::from_millis(ms)), false), false, &mut out)
@@ -170,6 +176,11 @@ impl World {
         }
         let receipt = self.dispatcher.on_answer(self.log_id(seq), lease, answer, self.now, out);
         assert_eq!(receipt, Receipt::Done);
+        self.account(seq, answer);
+    }
+
+    /// An answer to what is held counts.
+    fn account(&mut self, seq: Seq, answer: &Answer) {
         match answer {
             Answer::Ack => self.is_done(seq),
             Answer::Nack { release, .. } => {
@@ -201,6 +212,30 @@ impl World {
         self.is_done(seq);
     }
 
+    /// A lease counts until the event is given out again, also when nobody holds it; then it counts no more, whatever
+    /// became of the newer delivery. What is done stays done.
+    fn old_lease(&mut self, which: usize, old: Old, out: &mut Vec<Command>) {
+        let open: Vec<_> = self.leases.iter().copied().filter(|(seq, _)| !self.done.contains(seq)).collect();
+        let Some(&(seq, lease)) = pick(if open.is_empty() { &self.leases } else { &open }, which) else { return };
+        let id = self.log_id(seq);
+        let lost = !self.done.contains(&seq) && self.last_lease.get(&seq).is_some_and(|last| *last != lease);
+        assert_eq!(self.dispatcher.is_lost(id, lease), lost, "the lease {lease} of {seq}");
+        let answer = match old {
+            Old::Ack => Answer::Ack,
+            Old::Nack => nack(Some(Duration::from_millis(1_500)), false),
+            Old::Extend => Answer::Extend { by: Duration::from_secs(2) },
+        };
+        let held = self.held.contains_key(&seq);
+        let before = self.dispatcher.state();
+        let receipt = self.dispatcher.on_answer(id, Some(lease), &answer, self.now, out);
+        assert_eq!(receipt == Receipt::LeaseLost, lost, "the lease {lease} of {seq}");
+        match receipt {
+            Receipt::Done => self.account(seq, &answer),
+            Receipt::LeaseLost => assert_eq!(self.dispatcher.state(), before, "a lost lease changed something"),
+            Receipt::NotInFlight => assert!(!held, "{seq} is held under {lease}"),
+        }
+    }
+
     fn ack_up_to(&mut self, which: usize) {
         let live: Vec<Seq> = self.held.keys().copied().filter(|seq| *seq > self.cut).collect();
         let Some(&seq) = pick(&live, which) else { return };
@@ -218,6 +253,7 @@ impl World {
         self.done.clear();
         self.dead.clear();
         self.given_once.clear();
+        self.last_lease.clear();
         (self.highest, self.base, self.cut, self.snapshot) = (0, done, 0, None);
     }
 
@@ -231,6 +267,7 @@ impl World {
         self.members.clear();
         self.held.clear();
         self.given_once.clear();
+        self.last_lease.clear();
         self.highest = 0;
         self.reopen_snapshot();
     }
@@ -316,6 +353,8 @@ impl World {
             }
         }
         self.delivered.push(seq);
+        self.leases.push((seq, deliver.lease));
+        self.last_lease.insert(seq, deliver.lease);
         assert!(self.held.insert(seq, deliver).is_none(), "{seq} has two holders");
     }
 
