@@ -366,6 +366,37 @@ async fn quiet_leaves_out_the_ok_of_frames_without_corr_and_never_an_err() {
 }
 
 #[tokio::test]
+async fn quiet_counts_from_the_auth_on_and_not_for_frames_before_it() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    client.ok(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g"})).await;
+    let quiet = |on: bool| json!({"op": "AUTH", "token": "any", "quiet": on, "corr": "auth"});
+    let publish = json!({"op": "PUBLISH", "topic": "b", "payload": 1});
+    let ack = json!({"op": "ACK", "topic": "a", "group": "g", "id": UNKNOWN});
+    for _ in 0..20 {
+        for frame in [publish.clone(), ack.clone(), quiet(true)] {
+            client.feed(frame).await;
+        }
+        client.flush().await;
+        let answers = [client.recv().await, client.recv().await, client.recv().await];
+        let count = |test: &dyn Fn(&Value) -> bool| answers.iter().filter(|answer| test(answer)).count();
+        assert!(answers.iter().all(|answer| answer["op"] == "OK"), "{answers:?}");
+        assert_eq!(count(&|answer| answer["corr"] == "auth"), 1, "{answers:?}");
+        assert_eq!(count(&|answer| answer["seq"].is_u64()), 1, "{answers:?}");
+        // And the other way round: what came while it was quiet stays unanswered.
+        for frame in [publish.clone(), ack.clone(), quiet(false)] {
+            client.feed(frame).await;
+        }
+        client.flush().await;
+        assert_eq!(client.recv().await["corr"], "auth");
+    }
+    // Answers come in the order of their kind: none of those before is still on its way.
+    let last = client.ok(publish).await;
+    assert_eq!(last["seq"], 41);
+    client.ok(ack).await;
+}
+
+#[tokio::test]
 async fn answers_of_one_kind_keep_their_order_refusals_included() {
     let server = Server::start().await;
     let mut client = server.connect().await;

@@ -82,7 +82,7 @@ impl<'h> Core<'h> {
                     let sub = identity.sub.as_deref();
                     self.outbox.text(|out| write::authenticated(out, corr.as_ref(), sub, exp));
                 }
-                self.quiet = quiet.unwrap_or(self.quiet);
+                self.set_quiet(quiet.unwrap_or(self.quiet));
                 self.set_identity(identity);
             }
             Awaited::Subscribed { result: Err(error), corr, .. } => {

@@ -34,7 +34,7 @@ pub(super) struct Core<'h> {
     /// The policy in force, shared with the gates of pattern subscriptions.
     pub(super) in_force: InForce,
     pub(super) quota: ConnectionQuota,
-    /// `OK`s of frames without `corr` are left out.
+    /// `OK`s of frames without `corr` are left out; frames that wait for their answer keep what counted when they came.
     pub(super) quiet: bool,
     pub(super) names: Names,
     pub(super) subscriptions: Subscriptions,
@@ -155,8 +155,8 @@ impl<'h> Core<'h> {
         if !self.has_room() {
             return false;
         }
-        let published = self.publishes.poll(cx, self.quiet, &self.traces, &mut self.outbox);
-        let settled = self.settles.poll(cx, self.quiet, &self.traces, &mut self.outbox);
+        let published = self.publishes.poll(cx, &self.traces, &mut self.outbox);
+        let settled = self.settles.poll(cx, &self.traces, &mut self.outbox);
         published || settled
     }
 
@@ -204,6 +204,13 @@ impl<'h> Core<'h> {
                 Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
             }
         }
+    }
+
+    /// Leaves `OK`s of frames without `corr` out from now on, or not.
+    pub(super) fn set_quiet(&mut self, quiet: bool) {
+        self.quiet = quiet;
+        self.publishes.quiet = quiet;
+        self.settles.quiet = quiet;
     }
 
     /// Answers a frame of an immediate kind.

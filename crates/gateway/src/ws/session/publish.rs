@@ -25,6 +25,8 @@ type Outcomes = Vec<Result<Placed, Error>>;
 /// What becomes of the publishes of a connection.
 #[derive(Default)]
 pub(super) struct Publishes<'h> {
+    /// `OK`s of frames without `corr` are left out, of those that come in from now on.
+    pub(super) quiet: bool,
     /// The burst of the frames that are being read.
     open: Option<(Burst<'h>, Vec<Slot>)>,
     /// Frames that were read with the burst, and their bytes: most of them publish, or none.
@@ -35,6 +37,8 @@ pub(super) struct Publishes<'h> {
 /// A frame that waits for its answer.
 struct Slot {
     corr: Option<Corr>,
+    /// Its `OK` is left out: it came in without `corr` while the connection was quiet.
+    quiet: bool,
     kind: Kind,
     span: Option<Open>,
 }
@@ -91,6 +95,7 @@ impl<'h> Publishes<'h> {
         span: Option<Open>,
         bus: &'h Bus,
     ) -> Result<(), Invalid> {
+        let quiet = self.quiet && corr.is_none();
         let (burst, slots) = self.open(bus);
         let kind = match item {
             Item::One { payload, options } => {
@@ -107,13 +112,13 @@ impl<'h> Publishes<'h> {
                 Kind::Batch
             }
         };
-        slots.push(Slot { corr: corr.cloned(), kind, span });
+        slots.push(Slot { corr: corr.cloned(), quiet, kind, span });
         Ok(())
     }
 
     /// Refuses a frame in its place.
     pub(super) fn refuse(&mut self, corr: Option<Corr>, rejection: Rejection, bus: &'h Bus) {
-        self.open(bus).1.push(Slot { corr, kind: Kind::Refused(Box::new(rejection)), span: None });
+        self.open(bus).1.push(Slot { corr, quiet: false, kind: Kind::Refused(Box::new(rejection)), span: None });
     }
 
     /// Sends the burst to the bus.
@@ -126,7 +131,7 @@ impl<'h> Publishes<'h> {
     }
 
     /// Writes the answers that are there, in order; whether there was one.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, quiet: bool, traces: &Traces<'_>, outbox: &mut Outbox) -> bool {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, traces: &Traces<'_>, outbox: &mut Outbox) -> bool {
         for sent in &mut self.sent {
             if let State::Waiting(waiting) = &mut sent.state
                 && let Poll::Ready(outcomes) = waiting.as_mut().poll(cx)
@@ -140,7 +145,7 @@ impl<'h> Publishes<'h> {
         {
             answered = true;
             let mut outcomes = outcomes.into_iter();
-            for Slot { corr, kind, span } in slots {
+            for Slot { corr, quiet, kind, span } in slots {
                 let corr = corr.as_ref();
                 let outcome = match &kind {
                     Kind::Refused(rejection) => {
@@ -158,7 +163,7 @@ impl<'h> Publishes<'h> {
                         let rejection = Rejection::new(error.code, error.message);
                         outbox.text(|out| write_rejection(out, corr, &rejection));
                     }
-                    (Ok(_), _) if quiet && corr.is_none() => {}
+                    (Ok(_), _) if quiet => {}
                     (Ok(published), Kind::Batch) => {
                         let places = published.iter().map(|one| (one.id, one.seq, one.duplicate));
                         outbox.text(|out| write::published_batch(out, corr, places));

@@ -26,6 +26,8 @@ type Leased = (EventId, Option<u64>);
 /// What becomes of the acks of a connection.
 #[derive(Default)]
 pub(super) struct Settles {
+    /// `OK`s of frames without `corr` are left out, of those that come in from now on.
+    pub(super) quiet: bool,
     slots: VecDeque<Slot>,
     calls: VecDeque<Call>,
     /// The number of the first of `calls`.
@@ -35,6 +37,8 @@ pub(super) struct Settles {
 /// A frame that waits for its answer.
 struct Slot {
     corr: Option<Corr>,
+    /// Its `OK` is left out: it came in without `corr` while the connection was quiet.
+    quiet: bool,
     kind: Kind,
     spans: Vec<Open>,
 }
@@ -76,7 +80,7 @@ impl Settles {
 
     /// Refuses a frame in its place.
     pub(super) fn refuse(&mut self, corr: Option<Corr>, rejection: Rejection) {
-        self.slots.push_back(Slot { corr, kind: Kind::Refused(Box::new(rejection)), spans: Vec::new() });
+        self.wait(corr, Kind::Refused(Box::new(rejection)), Vec::new());
     }
 
     /// Adds an answer to deliveries.
@@ -104,7 +108,7 @@ impl Settles {
             waiting.extend(leased);
             call.slots += 1;
             let call = self.first + index as u64;
-            self.slots.push_back(Slot { corr, kind: Kind::Part { call, from, count }, spans });
+            self.wait(corr, Kind::Part { call, from, count }, spans);
             return;
         }
         let ids: Vec<Leased> = leased.collect();
@@ -130,7 +134,12 @@ impl Settles {
     fn push(&mut self, state: State, strict: bool, count: usize, corr: Option<Corr>, spans: Vec<Open>) {
         let call = self.first + self.calls.len() as u64;
         self.calls.push_back(Call { slots: 1, strict, state });
-        self.slots.push_back(Slot { corr, kind: Kind::Part { call, from: 0, count }, spans });
+        self.wait(corr, Kind::Part { call, from: 0, count }, spans);
+    }
+
+    fn wait(&mut self, corr: Option<Corr>, kind: Kind, spans: Vec<Open>) {
+        let quiet = self.quiet && corr.is_none();
+        self.slots.push_back(Slot { corr, quiet, kind, spans });
     }
 
     /// Sends the calls of the burst to the bus.
@@ -148,7 +157,7 @@ impl Settles {
     }
 
     /// Writes the answers that are there, in order; whether there was one.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, quiet: bool, traces: &Traces<'_>, outbox: &mut Outbox) -> bool {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, traces: &Traces<'_>, outbox: &mut Outbox) -> bool {
         for call in &mut self.calls {
             if let State::Waiting(waiting) = &mut call.state
                 && let Poll::Ready(receipts) = waiting.as_mut().poll(cx)
@@ -157,7 +166,7 @@ impl Settles {
             }
         }
         let mut answered = false;
-        while let Some(Slot { corr, kind, spans }) = self.slots.front_mut() {
+        while let Some(Slot { corr, quiet, kind, spans }) = self.slots.front_mut() {
             let corr = corr.as_ref();
             match kind {
                 Kind::Refused(rejection) => outbox.text(|out| write_rejection(out, corr, rejection)),
@@ -170,7 +179,7 @@ impl Settles {
                         traces.settled(std::mem::take(spans), verdict.as_ref().err().map(|no| no.code));
                     }
                     match verdict {
-                        Ok(()) if quiet && corr.is_none() => {}
+                        Ok(()) if *quiet => {}
                         Ok(()) => outbox.text(|out| write::ok(out, corr)),
                         Err(rejection) => outbox.text(|out| write_rejection(out, corr, &rejection)),
                     }
