@@ -62,9 +62,18 @@ async fn before_auth_everything_is_unauthorized() {
         json!({"op": "ACK", "topic": "a", "group": "g", "id": "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"}),
         json!({"op": "PAUSE", "topic": "a", "group": "g"}),
         json!({"op": "PING"}),
+        json!({"op": "NOPE"}),
+        json!({}),
+        json!({"op": "PUBLISH", "topic": "a"}),
+        json!({"op": "SUBSCRIBE", "topic": "a*", "group": "g"}),
+        json!({"op": "PING", "corr": []}),
     ] {
         client.err(frame, "unauthorized").await;
     }
+    let known = client.err(json!({"op": "PUBLISH", "topic": "a b", "corr": 7}), "unauthorized").await;
+    assert_eq!(known["corr"], 7);
+    client.err(json!([]), "bad_json").await;
+    client.err(json!({"op": "AUTH", "token": 1}), "bad_request").await;
     client.err(json!({"op": "AUTH"}), "no_token").await;
     client.err(json!({"op": "AUTH", "token": "nonsense"}), "jwt_invalid").await;
     let answer = auth(&mut client, &token(&["publish:a"])).await;

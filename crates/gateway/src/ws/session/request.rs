@@ -30,7 +30,9 @@ impl Core<'_> {
         let request = match request {
             Ok(request) => request,
             Err(invalid) => {
-                self.refuse(op, corr, Rejection::from(invalid));
+                // Whoever has not said who they are learns nothing of what frames there are; what is not JSON is told so.
+                let unknown = self.identity.is_none() && op != Op::Auth && invalid.code != Code::BadJson;
+                self.refuse(op, corr, if unknown { unauthorized() } else { Rejection::from(invalid) });
                 return Flow::Next;
             }
         };
@@ -39,7 +41,7 @@ impl Core<'_> {
         } else if self.leaving {
             self.refuse(op, corr, Rejection::shutting_down());
         } else if self.identity.is_none() && op != Op::Auth {
-            self.refuse(op, corr, Rejection::new(Code::Unauthorized, "send AUTH with a token first"));
+            self.refuse(op, corr, unauthorized());
         } else {
             self.on_request(op, request, corr);
         }
@@ -175,4 +177,8 @@ impl Core<'_> {
             Err(rejection) => self.refuse(op, corr, rejection),
         }
     }
+}
+
+fn unauthorized() -> Rejection {
+    Rejection::new(Code::Unauthorized, "send AUTH with a token first")
 }
