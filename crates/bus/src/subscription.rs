@@ -8,6 +8,7 @@ use foldhash::fast::RandomState;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use promethean_event::{Code, Cursor, Event, EventId, Group, Identified, Selector, SubscribeOptions, Topic};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::bus::{Core, Request, TopicGate};
@@ -119,6 +120,26 @@ impl Membership {
             self.inner.tell(topic, Input::Pause(self.id(), paused));
         }
         self.inner.subscriber.set_paused(paused);
+    }
+
+    /// Gives deliveries back that nobody saw, without counting them as attempts, and takes no more: for a subscriber that
+    /// is about to end.
+    pub fn give_back(&self, unseen: impl IntoIterator<Item = Given>) {
+        let mut by_topic: HashMap<Topic, Vec<(EventId, Option<u64>)>, RandomState> = HashMap::default();
+        for Given { event, lease, .. } in unseen.into_iter().filter(|given| given.lease != 0) {
+            by_topic.entry(event.topic.clone()).or_default().push((event.id, Some(lease)));
+        }
+        if by_topic.is_empty() {
+            return;
+        }
+        // Else they would come here again before it ends.
+        self.pause(true);
+        for (topic, ids) in by_topic {
+            let answer = Answer::Nack { reason: None, delay: None, release: true };
+            // Nobody waits: what was given out again since is not this subscriber's to give back.
+            let (reply, _) = oneshot::channel();
+            self.inner.tell(&topic, Input::Answer { by: self.id(), ids, answer, reply });
+        }
     }
 
     /// Whether deliveries are stopped.

@@ -397,6 +397,25 @@ async fn quiet_counts_from_the_auth_on_and_not_for_frames_before_it() {
 }
 
 #[tokio::test]
+async fn what_was_held_back_at_a_pause_does_not_count_as_an_attempt() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    client.publish("a", json!(1)).await;
+    client.feed(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g", "opts": {"from": "earliest"}})).await;
+    client.feed(json!({"op": "PAUSE", "topic": "a", "group": "g"})).await;
+    client.flush().await;
+    let mut seen = 0;
+    for _ in 0..2 {
+        seen += u64::from(client.recv().await["op"] == "EVENT");
+    }
+    let mut other = server.connect().await;
+    client.assert_silent().await;
+    client.ok(json!({"op": "UNSUBSCRIBE", "topic": "a", "group": "g"})).await;
+    other.ok(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g"})).await;
+    assert_eq!(other.event().await["ctx"]["attempt"], 1 + seen);
+}
+
+#[tokio::test]
 async fn answers_of_one_kind_keep_their_order_refusals_included() {
     let server = Server::start().await;
     let mut client = server.connect().await;

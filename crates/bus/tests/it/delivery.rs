@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{bus, drain, earliest, group, next, nothing, publish, publish_keyed, subscribe, topic};
-use promethean_bus::{Code, EventId, Filter, From, Letters, Ordered, SubscribeOptions};
+use promethean_bus::{Code, EventId, Filter, From, Inbox, Letters, Ordered, Request, Selector, SubscribeOptions};
 use promethean_store::ReadMax;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -178,6 +178,34 @@ async fn released_events_come_back_without_counting_the_attempt() {
         delivery.release().await.expect("released");
     }
     drain(&mut events, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_saw_is_given_back_without_counting_the_attempt() {
+    let bus = bus();
+    for name in ["t.one", "t.two"] {
+        publish(&bus, name, 1).await;
+    }
+    let inbox = Inbox::new();
+    let request = Request {
+        topic: Selector::parse("t.*").expect("a pattern"),
+        group: Some(group("g")),
+        options: earliest(),
+        gate: None,
+        relayed: None,
+    };
+    let (membership, _) = bus.attach(request, &inbox).await.expect("subscribed");
+    let mut given = Vec::new();
+    while given.len() < 2 {
+        inbox.ready().await;
+        inbox.take(10, usize::MAX, bus.now(), &mut given);
+    }
+    membership.give_back(given);
+    drop(membership);
+    let mut events = subscribe(&bus, "t.*", "g", earliest()).await;
+    for _ in 0..2 {
+        assert_eq!(next(&mut events).await.attempt(), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

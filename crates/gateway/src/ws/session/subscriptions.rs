@@ -27,6 +27,13 @@ impl Subscription {
     }
 }
 
+/// What was held back nobody saw: it does not count as an attempt.
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.membership.give_back(self.held.drain(..));
+    }
+}
+
 /// What was subscribed to.
 #[derive(Debug, Clone)]
 pub(super) struct About {
@@ -91,7 +98,7 @@ impl Subscriptions {
 
     /// Ends a subscription: what it holds goes back at once.
     pub(super) fn remove(&mut self, id: SubscriptionId) -> Option<About> {
-        let Subscription { about, .. } = self.by_id.remove(&id)?;
+        let about = self.by_id.remove(&id)?.about.clone();
         self.join(&about.topic, about.group.as_ref().map(Group::as_str));
         self.by_name.remove(self.name.as_str());
         Some(about)
