@@ -177,6 +177,35 @@ async fn a_narrower_renewal_ends_what_it_no_longer_allows_and_names_it() {
 }
 
 #[tokio::test]
+async fn what_was_held_back_at_a_pause_is_not_delivered_once_a_narrower_renewal_forbids_it() {
+    let server = jwt_server().await;
+    let wide = token(&["publish:**", "subscribe:**"]);
+    let mut client = server.connect().await;
+    auth(&mut client, &wide).await;
+    for group in [json!("g"), Value::Null] {
+        auth(&mut client, &wide).await;
+        client.publish("a", json!(0)).await;
+        client.publish("b", json!(0)).await;
+        let opts = json!({"from": "earliest"});
+        client.feed(json!({"op": "SUBSCRIBE", "topic": "*", "group": group, "opts": opts})).await;
+        client.feed(json!({"op": "PAUSE", "topic": "*", "group": group, "corr": "paused"})).await;
+        client.flush().await;
+        while client.recv().await["corr"] != "paused" {}
+        client.assert_silent().await;
+        auth(&mut client, &token(&["subscribe:b"])).await;
+        client.ok(json!({"op": "RESUME", "topic": "*", "group": group})).await;
+        client.send(json!({"op": "UNSUBSCRIBE", "topic": "*", "group": group, "corr": "ended"})).await;
+        loop {
+            let frame = client.recv().await;
+            assert_ne!(frame["event"]["topic"], "a", "{frame}");
+            if frame["corr"] == "ended" {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn who_does_not_authenticate_in_time_is_closed_with_4401() {
     let config = EdgeConfig { auth_deadline: Duration::from_millis(200), ..EdgeConfig::default() };
     let server = Server::with(with_jwt(config)).await;

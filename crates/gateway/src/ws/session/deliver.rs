@@ -8,7 +8,7 @@ use promethean_event::frame::write::{self, Context};
 
 use super::core::Core;
 use super::subscriptions::Subscription;
-use crate::auth::Action;
+use crate::auth::{Action, Policy};
 use crate::rejection::Rejection;
 use crate::trace::Traces;
 use crate::ws::codec::Outbox;
@@ -63,6 +63,7 @@ impl Core<'_> {
     /// Goes on with what came while subscriptions were paused, as far as there is room.
     fn deliver_held(&mut self) {
         let now = self.hub.bus.now();
+        let policy = self.narrowed.then(|| std::sync::Arc::clone(&self.in_force.read()));
         while self.has_room()
             && let Some(&id) = self.resumed.front()
         {
@@ -71,7 +72,7 @@ impl Core<'_> {
                 continue;
             };
             match subscription.held.pop_front() {
-                Some(given) if given.is_current(now) => {
+                Some(given) if given.is_current(now) && may_see(policy.as_deref(), subscription, &given) => {
                     write_all(&mut self.outbox, subscription, &[given], &mut self.traces, now);
                 }
                 Some(_) => {}
@@ -91,6 +92,12 @@ impl Core<'_> {
             policy.allows(Action::Subscribe, &one.event.topic, group)
         });
     }
+}
+
+/// Whether a policy that is narrower than it was still allows a delivery that was held back.
+fn may_see(narrowed: Option<&Policy>, subscription: &Subscription, given: &Given) -> bool {
+    let group = subscription.about.group.as_ref();
+    narrowed.is_none_or(|policy| policy.allows(Action::Subscribe, &given.event.topic, group))
 }
 
 fn context(given: &Given, now: Millis) -> Context {
