@@ -177,8 +177,11 @@ impl Policy {
                 Effect::Allow => pattern.matches(topic),
                 Effect::Deny => pattern.covers(topic),
             };
-            // A deny for some groups leaves the others.
-            let decides = rule.effect == Effect::Allow || rule.groups == Groups::Any;
+            // A deny for some groups leaves the others, and an allow for none allows nobody.
+            let decides = match &rule.groups {
+                Groups::Any => true,
+                Groups::Named(names) => rule.effect == Effect::Allow && !names.is_empty(),
+            };
             decides && rule.action.is_none_or(|action| action == Action::Subscribe) && rule.topics.iter().any(reaches)
         };
         rules.iter().find(about).is_some_and(|rule| rule.effect == Effect::Allow)
@@ -219,15 +222,15 @@ impl Rule {
             effect,
             action: Action::parse(&text.action)?,
             topics: text.topics.into_iter().map(pattern).collect::<Result<_, _>>()?,
-            groups: Groups::from_text(text.groups.unwrap_or_default())?,
+            groups: text.groups.map_or(Ok(Groups::Any), Groups::from_text)?,
         })
     }
 }
 
 impl Groups {
-    /// An empty list is as good as none, as in the seed.
+    /// An empty list names nobody.
     fn from_text(names: Vec<String>) -> Result<Self, Malformed> {
-        if names.is_empty() || names.iter().any(|name| name == "*") {
+        if names.iter().any(|name| name == "*") {
             return Ok(Groups::Any);
         }
         let name = |text: String| match Group::parse(&text) {

@@ -111,6 +111,20 @@ fn groups_count_for_subscribers_only() {
 }
 
 #[test]
+fn an_empty_list_of_groups_names_nobody() {
+    let rule = |effect: &str| format!(r#"{{"effect":"{effect}","action":"*","topics":["a"],"groups":[]}}"#);
+    let policy = Policy::parse(&format!(r#"{{"rules":[{}]}}"#, rule("allow"))).expect("a policy");
+    assert!(!policy.allows(Action::Subscribe, &topic("a"), None));
+    assert!(!policy.allows(Action::Subscribe, &topic("a"), Some(&group("g"))));
+    assert!(!policy.shows(&topic("a")), "nor is it shown");
+    assert!(policy.allows(Action::Publish, &topic("a"), None), "groups count for subscribe");
+    let allow = r#"{"effect":"allow","action":"subscribe","topics":["a"]}"#;
+    let policy = Policy::parse(&format!(r#"{{"rules":[{},{allow}]}}"#, rule("deny"))).expect("a policy");
+    assert!(policy.allows(Action::Subscribe, &topic("a"), Some(&group("g"))), "a deny for nobody");
+    assert!(policy.shows(&topic("a")));
+}
+
+#[test]
 fn a_star_among_groups_takes_in_those_without_a_group() {
     let policy = Policy::parse(r#"{"rules":[{"effect":"allow","action":"subscribe","topics":["a"],"groups":["*"]}]}"#)
         .expect("a policy");
@@ -169,7 +183,7 @@ fn any_topic() -> impl Strategy<Value = String> {
 fn any_rule() -> impl Strategy<Value = serde_json::Value> {
     let effect = prop_oneof![Just("allow"), Just("deny")];
     let action = prop_oneof![Just("publish"), Just("subscribe"), Just("admin"), Just("*")];
-    let groups = proptest::option::of(proptest::collection::vec(prop_oneof![Just("g"), Just("h"), Just("*")], 1..3));
+    let groups = proptest::option::of(proptest::collection::vec(prop_oneof![Just("g"), Just("h"), Just("*")], 0..3));
     (effect, action, proptest::collection::vec(any_pattern(), 0..3), groups).prop_map(
         |(effect, action, topics, groups)| match groups {
             None => serde_json::json!({"effect": effect, "action": action, "topics": topics}),
