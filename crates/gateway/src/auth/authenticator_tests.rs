@@ -158,6 +158,18 @@ async fn alg_none_is_refused() {
 }
 
 #[tokio::test]
+async fn scopes_that_mean_nothing_here_allow_nothing_and_do_not_harm() {
+    let auth = authenticator(&hs256());
+    let token = signer().sign(&claims(json!({"scopes": ["openid", "profile", "read:a", "publish:a", ""]})));
+    let identity = auth.authenticate(Some(&token)).await.expect("good");
+    assert!(may(&identity, Action::Publish, "a"));
+    assert!(!may(&identity, Action::Subscribe, "a") && !may(&identity, Action::Publish, "b"));
+    let token = signer().sign(&claims(json!({"scopes": ["openid"]})));
+    let identity = auth.authenticate(Some(&token)).await.expect("good");
+    assert!(!may(&identity, Action::Publish, "a") && !may(&identity, Action::Subscribe, "a"));
+}
+
+#[tokio::test]
 async fn a_public_key_used_as_an_hmac_secret_is_refused() {
     let rsa = Signer::new(Algorithm::RS256, Some("k"));
     let provider = Provider::start(Answer::Body(key_set(&[&rsa]))).await;
@@ -228,7 +240,7 @@ async fn malformed_policies_scopes_and_subjects_are_refused_and_named() {
     for (more, named) in [
         (json!({"scopes": "publish:a"}), "scopes"),
         (json!({"scopes": [1]}), "scopes"),
-        (json!({"scopes": ["read:a"]}), "\"read:a\""),
+        (json!({"scopes": ["publish:a b"]}), "\"publish:a b\""),
         (json!({"policy": []}), "policy"),
         (json!({"policy": {"rules": [{"effect": "allow", "action": "publish", "topics": ["a*"]}]}}), "policy.rules[0]"),
         (json!({"sub": 1}), "sub"),

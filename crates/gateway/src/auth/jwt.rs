@@ -91,7 +91,7 @@ impl Verifier {
         };
         let policy = match (claims.policy, claims.scopes) {
             (Some(policy), _) => Policy::parse(policy.get()).map(Arc::new),
-            (None, Some(scopes)) => Policy::from_scopes(&strings(scopes)?).map(Arc::new),
+            (None, Some(scopes)) => Policy::from_token_scopes(&strings(scopes)?).map(Arc::new),
             (None, None) => Ok(Arc::clone(&self.default_policy)),
         };
         let policy = policy.map_err(|malformed| Refusal::jwt(format!("the JWT's {malformed}")))?;

@@ -147,18 +147,18 @@ impl Policy {
     /// # Errors
     /// Names the scope and what is wrong with it.
     pub fn from_scopes<S: AsRef<str>>(scopes: &[S]) -> Result<Self, Malformed> {
-        let rules = scopes.iter().map(|scope| {
-            let scope = scope.as_ref();
-            let (action, pattern) = scope.split_once(':').unwrap_or((scope, "**"));
-            let named = |reason: String| Malformed(format!("scope {scope:?}: {reason}"));
-            Ok(Rule {
-                effect: Effect::Allow,
-                action: Action::parse(action).map_err(|malformed| named(malformed.to_string()))?,
-                topics: Box::new([TopicPattern::parse(pattern).map_err(|invalid| named(invalid.message))?]),
-                groups: Groups::Any,
-            })
-        });
+        let rules = scopes.iter().map(|scope| Rule::from_scope(scope.as_ref()));
         Ok(Self { rules: Some(rules.collect::<Result<_, _>>()?) })
+    }
+
+    /// Reads the scopes of a token, which may be meant for others too: those with another word than an action, such as
+    /// `openid`, allow nothing here.
+    ///
+    /// # Errors
+    /// Names the scope and what is wrong with it.
+    pub fn from_token_scopes<S: AsRef<str>>(scopes: &[S]) -> Result<Self, Malformed> {
+        let ours = scopes.iter().map(AsRef::as_ref).filter(|scope| Action::parse(action_of(scope).0).is_ok());
+        Ok(Self { rules: Some(ours.map(Rule::from_scope).collect::<Result<_, _>>()?) })
     }
 
     /// Whether `action` on `topic` is allowed, for `subscribe` by a member of `group` (`None`: without a group).
@@ -208,7 +208,23 @@ impl Policy {
     }
 }
 
+/// The action and the pattern of a scope.
+fn action_of(scope: &str) -> (&str, &str) {
+    scope.split_once(':').unwrap_or((scope, "**"))
+}
+
 impl Rule {
+    fn from_scope(scope: &str) -> Result<Self, Malformed> {
+        let (action, pattern) = action_of(scope);
+        let named = |reason: String| Malformed(format!("scope {scope:?}: {reason}"));
+        Ok(Self {
+            effect: Effect::Allow,
+            action: Action::parse(action).map_err(|malformed| named(malformed.to_string()))?,
+            topics: Box::new([TopicPattern::parse(pattern).map_err(|invalid| named(invalid.message))?]),
+            groups: Groups::Any,
+        })
+    }
+
     fn from_text(text: RuleText) -> Result<Self, Malformed> {
         let effect = match text.effect.as_str() {
             "allow" => Effect::Allow,

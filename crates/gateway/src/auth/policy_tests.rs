@@ -231,7 +231,7 @@ proptest! {
 
     #[test]
     fn reading_any_text_never_panics(text in any::<String>()) {
-        let _ = (Policy::parse(&text), Policy::from_scopes(&[text]));
+        let _ = (Policy::parse(&text), Policy::from_token_scopes(&[&text]), Policy::from_scopes(&[text]));
     }
 }
 
