@@ -158,6 +158,18 @@ async fn alg_none_is_refused() {
 }
 
 #[tokio::test]
+async fn an_algorithm_that_cannot_be_verified_is_named() {
+    for alg in ["ES512", "ES256K"] {
+        let message = refused(&hs256(), &unsigned(&json!({"alg": alg, "typ": "JWT"}), &claims(json!({})))).await;
+        assert!(message.contains(alg) && message.contains("ES384"), "{message}");
+    }
+    let message = refused(&hs256(), &unsigned(&json!({"alg": "canary"}), &claims(json!({})))).await;
+    assert!(!message.contains("canary"), "what else a token holds is not repeated: {message}");
+    let token = Signer::new(Algorithm::ES384, None).sign(&claims(json!({})));
+    assert!(refused(&hs256(), &token).await.contains("ES384"), "known, but not configured");
+}
+
+#[tokio::test]
 async fn scopes_that_mean_nothing_here_allow_nothing_and_do_not_harm() {
     let auth = authenticator(&hs256());
     let token = signer().sign(&claims(json!({"scopes": ["openid", "profile", "read:a", "publish:a", ""]})));

@@ -233,7 +233,11 @@ fn parse(body: &[u8]) -> Result<Arc<[Key]>, String> {
     let set: KeySet<'_> =
         serde_json::from_slice(body).map_err(|_| "the answer is not a JSON Web Key Set".to_owned())?;
     let keys: Arc<[Key]> = set.keys.into_iter().filter_map(Key::parse).take(MAX_KEYS).collect();
-    if keys.is_empty() { Err("the key set has no key that can verify signatures".into()) } else { Ok(keys) }
+    if keys.is_empty() {
+        Err("the key set has no key that can verify signatures: RSA, P-256, P-384 or Ed25519".into())
+    } else {
+        Ok(keys)
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
 use promethean_event::Millis;
@@ -57,15 +59,17 @@ impl Verifier {
     }
 
     pub(super) async fn verify(&self, token: &str, now: Millis) -> Result<Identity, Refusal> {
-        let header = jsonwebtoken::decode_header(token)
-            .map_err(|_| Refusal::jwt("not a JWT, or signed in a way that this hub does not know"))?;
+        let header = jsonwebtoken::decode_header(token).map_err(|_| unreadable(token))?;
         if header.crit.is_some() {
             return Err(Refusal::jwt("the JWT's header has crit extensions, which this hub does not know"));
         }
         let claims = match (&self.secret, &self.jwks) {
             (Some(secret), _) if header.alg == Algorithm::HS256 => signed_claims(token, secret, Algorithm::HS256)?,
             (_, Some(jwks)) if is_asymmetric(header.alg) => from_key_set(token, &header, jwks).await?,
-            _ => return Err(Refusal::jwt("the JWT's alg is not one that this hub is configured for")),
+            _ => {
+                let message = format!("the JWT's alg, {:?}, is not one that this hub is configured for", header.alg);
+                return Err(Refusal::jwt(message));
+            }
         };
         self.identity(claims, now)
     }
@@ -114,6 +118,26 @@ async fn from_key_set(token: &str, header: &Header, jwks: &Arc<Jwks>) -> Result<
         }
     }
     Err(refused)
+}
+
+/// Algorithms that tokens are signed with elsewhere, and that cannot be verified here.
+const UNSUPPORTED: [&str; 2] = ["ES512", "ES256K"];
+
+/// Why a header cannot be read: it is none, or its algorithm is not supported.
+fn unreadable(token: &str) -> Refusal {
+    #[derive(Deserialize)]
+    struct Alg {
+        alg: String,
+    }
+    let header = token.split('.').next().and_then(|header| URL_SAFE_NO_PAD.decode(header).ok());
+    let alg = header.and_then(|header| serde_json::from_slice::<Alg>(&header).ok());
+    match UNSUPPORTED.into_iter().find(|name| alg.as_ref().is_some_and(|header| header.alg == *name)) {
+        Some(name) => Refusal::jwt(format!(
+            "the JWT is signed with {name}, which this hub cannot verify: have it signed with ES256, ES384, EdDSA, RS256 to \
+             RS512 or PS256 to PS512"
+        )),
+        None => Refusal::jwt("not a JWT, or signed in a way that this hub does not know"),
+    }
 }
 
 fn is_asymmetric(algorithm: Algorithm) -> bool {
