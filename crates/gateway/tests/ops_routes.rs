@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// Every route of the port's own document: its method, its path with parameters that work, a body that works, and what
 /// the document says of it.
 async fn routes(hub: &Served, id: &str) -> Vec<(Method, String, &'static str, Value)> {
-    let document = hub.get("/openapi.json").await.ok();
+    let document = hub.get_as(&token(&[]), "/openapi.json").await.ok();
     let mut found = Vec::new();
     for (path, operations) in document["paths"].as_object().expect("paths") {
         for (method, operation) in operations.as_object().expect("operations") {
@@ -122,6 +122,20 @@ async fn every_route_needs_a_good_token_with_the_rights_it_takes_unless_it_says_
         refused += 1;
     }
     assert!(open >= 3 && refused > 15 && changing >= 6, "{open} {refused} {changing}");
+}
+
+#[tokio::test]
+async fn the_documents_need_a_token_on_the_ops_port_and_none_where_it_is_the_http_port_too() {
+    let (alone, both) =
+        (Setup::with_jwt().start(ops::router).await, Setup::with_jwt().start(ops::router_with_http).await);
+    for path in ["/openapi.json", "/asyncapi.json"] {
+        alone.get(path).await.refused(401, "no_token");
+        alone.get_as(&token(&[]), path).await.ok();
+        both.get(path).await.ok();
+    }
+    for path in ["/healthz", "/readyz", "/"] {
+        assert_eq!(alone.get(path).await.status, 200, "{path}");
+    }
 }
 
 #[tokio::test]

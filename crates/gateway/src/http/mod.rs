@@ -47,14 +47,14 @@ async fn openapi_json() -> axum::response::Response {
     json_body(&document("Promethean HTTP API", ROUTES))
 }
 
-/// What `/asyncapi.json` says, on every port that has it.
+/// What `/asyncapi.json` of the HTTP port says.
 async fn asyncapi_json() -> axum::response::Response {
     json_body(&crate::ws::asyncapi())
 }
 
 /// The routes that the ops port serves too, so that the page there needs one origin only.
 pub(crate) fn shared_routes() -> impl Iterator<Item = &'static Route> {
-    ROUTES.iter().filter(|route| ["/publish/{topic}", "/replay", "/export", "/asyncapi.json"].contains(&route.path))
+    ROUTES.iter().filter(|route| ["/publish/{topic}", "/replay", "/export"].contains(&route.path))
 }
 
 const TOPIC: Param = Param::required("topic", "The topic.");

@@ -27,7 +27,7 @@ use axum::Router;
 use axum::response::Response;
 use axum::routing::{delete, get, post, put};
 
-use crate::http::{Param, Route, cors, document, healthz, json_body, readyz, shared_routes, with_routes};
+use crate::http::{Caller, Param, Route, cors, document, healthz, json_body, readyz, shared_routes, with_routes};
 use crate::rejection::method_not_allowed;
 use crate::{Hub, dashboard, metrics, ws};
 
@@ -37,10 +37,7 @@ pub use samples::Samples;
 
 /// The routes of the ops port: the ops API, the page, and what the page needs of the other two ports.
 pub fn router(hub: Arc<Hub>) -> Router {
-    finish(
-        with_routes(Router::new(), ROUTES.iter().chain(shared_routes())).route("/openapi.json", get(openapi_json)),
-        hub,
-    )
+    finish(with_routes(Router::new(), own_routes()), hub)
 }
 
 /// The routes of a port that is both the HTTP and the ops port.
@@ -55,8 +52,17 @@ fn finish(router: Router<Arc<Hub>>, hub: Arc<Hub>) -> Router {
     ws::in_front_of(cors::around(router, &hub).with_state(Arc::clone(&hub)), hub)
 }
 
-async fn openapi_json() -> Response {
-    json_body(&document("Promethean ops API", ROUTES.iter().chain(shared_routes())))
+/// What a port serves that is the ops port and no other.
+fn own_routes() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().chain(DOCUMENTS).chain(shared_routes())
+}
+
+async fn openapi_json(_: Caller) -> Response {
+    json_body(&document("Promethean ops API", own_routes()))
+}
+
+async fn asyncapi_json(_: Caller) -> Response {
+    json_body(&ws::asyncapi())
 }
 
 async fn openapi_json_of_both() -> Response {
@@ -227,6 +233,12 @@ pub(crate) static ROUTES: &[Route] = &[
         errors: &[503],
         ..reads("/readyz", "Whether the hub takes requests.", &[], "Status", || get(readyz))
     },
+];
+
+/// The documents. The HTTP port shows its own to everybody; here, as all else, they need a token.
+static DOCUMENTS: &[Route] = &[
+    reads("/openapi.json", "This document.", &[], "Document", || get(openapi_json)),
+    reads("/asyncapi.json", "The AsyncAPI document of the WebSocket protocol.", &[], "Document", || get(asyncapi_json)),
 ];
 
 /// Samples the hub once a second until it is gone or drains. Start it once.
