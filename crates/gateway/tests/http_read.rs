@@ -285,8 +285,8 @@ impl Sse {
             }
         };
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-        let data = serde_json::from_str(&field("data: ").expect("data")).expect("JSON");
-        (field("id: "), data)
+        let data: Vec<&str> = block.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        (field("id: "), serde_json::from_str(&data.join("\n")).expect("JSON"))
     }
 }
 
@@ -300,6 +300,22 @@ async fn the_live_tail_begins_now_and_has_an_event_a_block() {
     let (field, event) = sse.event().await;
     assert_eq!((field.as_deref(), event["id"].as_str()), (Some(id.as_str()), Some(id.as_str())));
     assert_eq!((&event["seq"], &event["key"], &event["payload"]), (&json!(4), &json!("k"), &json!({ "a": 1 })));
+}
+
+#[tokio::test]
+async fn line_breaks_of_a_payload_are_lines_of_data() {
+    let hub = open_hub().await;
+    let mut sse = Sse::open(&hub, "/events/a", &[]).await;
+    for payload in ["{\n \"a\":\r\n [1,\r2],\n\r\n\"b\":\"x\\ny\"}", "[\r\r\n]", "1"] {
+        publish(&hub, "a", payload, PublishOptions::default()).await;
+        let block = sse.block().await.expect("an event");
+        assert!(!block.contains('\r'), "{block:?}");
+        let lines = block.strip_suffix("\n\n").expect("an empty line at the end").lines().skip(1);
+        let data: Vec<&str> = lines.map(|line| line.strip_prefix("data: ").expect("data")).collect();
+        let expected = payload.replace("\r\n", "\n").replace('\r', "\n");
+        let text = data.join("\n");
+        assert!(text.ends_with(&format!("\"payload\":{expected}}}")), "{text:?}");
+    }
 }
 
 #[tokio::test]

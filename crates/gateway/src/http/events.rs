@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use http::{HeaderMap, header};
 use promethean_bus::{Given, Inbox, Membership, Request};
-use promethean_event::{Code, EventId, From, Millis, Selector, SubscribeOptions, json};
+use promethean_event::{Code, EventId, From, Millis, Selector, SubscribeOptions};
 use tokio::time::{Instant, sleep_until};
 
 use super::publish::text_of;
@@ -165,9 +165,25 @@ fn text(given: &[Given]) -> Vec<u8> {
         }
         whole.clear();
         one.event.write(&mut whole);
-        out.extend_from_slice(b"data: ");
-        json::write_line(&mut out, &whole);
-        out.extend_from_slice(b"\n\n");
+        write_data(&mut out, &whole);
+        out.push(b'\n');
     }
     out
+}
+
+/// An event of several lines is several `data` lines, which the client puts together again: `\r\n`, `\r` and `\n` each end
+/// one.
+fn write_data(out: &mut Vec<u8>, event: &[u8]) {
+    let mut rest = event;
+    loop {
+        let end = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        let (line, after) = rest.split_at(end.unwrap_or(rest.len()));
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line);
+        out.push(b'\n');
+        rest = match after {
+            [] => return,
+            [b'\r', b'\n', rest @ ..] | [_, rest @ ..] => rest,
+        };
+    }
 }
