@@ -64,7 +64,11 @@ impl Export {
     async fn chunk(mut self) -> Result<Option<(Bytes, Self)>, promethean_store::Error> {
         let mut out = Vec::new();
         while out.is_empty() && self.next <= self.end {
-            let events = self.store.read(&self.topic, self.next, AT_ONCE).await?;
+            let read = self.store.read(&self.topic, self.next, AT_ONCE).await;
+            let events = read.inspect_err(|error| {
+                // The status was sent long ago: the client sees that the body is not whole, the reason is here.
+                tracing::error!(topic = %self.topic, seq = self.next, %error, "an export breaks off");
+            })?;
             self.next = events.last().map_or(self.end, |event| event.seq) + 1;
             let (end, times) = (self.end, self.from..=self.to);
             for event in events.iter().filter(|event| event.seq <= end && times.contains(&event.ts)) {
@@ -97,5 +101,55 @@ impl Export {
             event.write(out);
         }
         self.written = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use promethean_store::memory::Memory;
+
+    use super::*;
+
+    /// Keeps what is logged on this thread, message and fields.
+    #[derive(Clone, Default)]
+    struct Logged(Arc<Mutex<String>>);
+
+    impl tracing::Subscriber for Logged {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::WARN
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+                self.0.lock().push_str(&format!("{field}={value:?} "));
+            });
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[tokio::test]
+    async fn an_export_that_breaks_off_says_in_the_log_where_and_why() {
+        let store = Arc::new(Memory::new());
+        let bus = promethean_bus::Bus::new(Arc::clone(&store) as Arc<dyn Store>, Default::default());
+        let topic = Topic::parse("a").expect("a topic");
+        bus.publish_value(&topic, &1).await.expect("published");
+        let (from, to) = (Millis(0), Millis(u64::MAX));
+        let (ndjson, exact, written, closed) = (true, false, false, false);
+        let export = Export { store, topic, next: 1, end: 2, from, to, ndjson, exact, written, closed };
+        let (bytes, export) = export.chunk().await.expect("readable").expect("an event");
+        assert!(bytes.ends_with(b"\"payload\":1}\n"));
+        export.store.close().await.expect("closed");
+        let logged = Logged::default();
+        let guard = tracing::subscriber::set_default(logged.clone());
+        assert!(export.chunk().await.is_err(), "a part is not taken for the whole");
+        drop(guard);
+        let logged = logged.0.lock().clone();
+        assert!(logged.contains("message=an export breaks off topic=a seq=2 error=the store is closed"), "{logged}");
     }
 }
