@@ -37,9 +37,9 @@ impl Rejection {
         Self::new(Code::ShuttingDown, "the hub is shutting down: connect again in a moment")
     }
 
-    /// `retry_after_ms` as the wire has it.
+    /// `retry_after_ms` as the wire has it: whole milliseconds, rounded up, so that who comes back at that time gets in.
     pub fn retry_after_ms(&self) -> Option<u64> {
-        self.retry_after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1))
+        self.retry_after.map(|after| u64::try_from(after.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1))
     }
 }
 
@@ -204,6 +204,15 @@ mod tests {
             assert_eq!(rejection.into_response().headers()[header::RETRY_AFTER], seconds, "{millis} ms");
         }
         assert!(!Rejection::new(Code::Forbidden, "no").into_response().headers().contains_key(header::RETRY_AFTER));
+    }
+
+    #[test]
+    fn retry_after_ms_is_never_earlier_than_there_is_room() {
+        let mut rejection = Rejection::new(Code::RateLimited, "slow down");
+        for (nanos, millis) in [(0, 1), (1, 1), (1_000_000, 1), (1_000_001, 2), (1_999_999, 2), (50_999_000, 51)] {
+            rejection.retry_after = Some(Duration::from_nanos(nanos));
+            assert_eq!(rejection.retry_after_ms(), Some(millis), "{nanos} ns");
+        }
     }
 
     #[test]
