@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use promethean_client::Received;
+use promethean_store::TopicSettings;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -91,11 +92,19 @@ fn describe(topic: &str, args: &HttpArgs, json: bool) -> Result<(), Failure> {
         out::line("")?;
         group::table(&peer, &groups)?;
     }
-    if peer.parse::<Rows>(&topics)?.topics.is_empty() {
+    if peer.parse::<Rows>(&topics)?.topics.is_empty() && is_default(&settings) {
         return Err(Failure::new(Exit::NotFound, format!("there is no topic {topic}: its first event makes it")));
     }
     out::hint(&format!("promethean replay {topic}, or promethean topic set {topic} --max-age 30d"));
     Ok(())
+}
+
+/// Whether these are the settings of a topic that nobody has given any.
+fn is_default(settings: &Value) -> bool {
+    let TopicSettings { partitions, .. } = TopicSettings::default();
+    let mut settings = settings.clone();
+    settings.as_object_mut().into_iter().for_each(|fields| drop(fields.remove("topic")));
+    settings == json!({ "partitions": partitions, "compaction": false, "snapshot": false })
 }
 
 fn show_settings(settings: &Value) -> Result<(), Failure> {

@@ -64,6 +64,18 @@ fn a_topics_settings_are_set_and_shown_and_none_takes_a_bound_away() {
 }
 
 #[test]
+fn a_topic_that_has_settings_and_no_events_yet_is_shown() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["topic", "set", "a", "--max-events", "9"], "");
+    let shown = hub.ok(&["topic", "show", "a"], "");
+    assert!(shown.contains("maxEvents"), "{shown}");
+    let json = json_lines(&hub.ok(&["topic", "show", "a", "--json"], "")).remove(0);
+    assert_eq!((&json["topic"], &json["settings"]["maxEvents"]), (&serde_json::Value::Null, &9.into()));
+    hub.ok(&["topic", "set", "a", "--max-events", "none"], "");
+    assert_eq!(hub.exit(&["topic", "show", "a"]).0, 5, "as if it had never been set");
+}
+
+#[test]
 fn groups_are_listed_explained_moved_and_forgotten() {
     let hub = Hub::start(&[]);
     hub.ok(&["pub", "a", "--ndjson"], "1\n2\n3\n");
