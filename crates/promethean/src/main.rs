@@ -2,6 +2,7 @@
 //!
 //! `args` (raw) → `config` (validated) → `commands`; `compose` is the only place that names an engine.
 
+mod allocator;
 mod args;
 mod bound;
 #[cfg(feature = "mongo")]

@@ -111,6 +111,19 @@ fn get(addr: SocketAddr, path: &str) -> String {
 }
 
 #[test]
+fn a_hub_keeps_freed_memory_for_a_while_unless_it_is_told_otherwise() {
+    for (told, kept) in [(None, "10000"), (Some("250"), "250")] {
+        let variables: Vec<_> = told.map(|delay| ("MIMALLOC_PURGE_DELAY", delay)).into_iter().collect();
+        let hub = Hub::start(&variables, &[]);
+        let environment = std::fs::read(format!("/proc/{}/environ", hub.process.child.id())).expect("the same process");
+        let option = format!("MIMALLOC_PURGE_DELAY={kept}");
+        assert_eq!(environment.split(|byte| *byte == 0).filter(|one| *one == option.as_bytes()).count(), 1);
+        hub.signal(Signal::TERM);
+        assert_eq!(hub.end().0, Some(0));
+    }
+}
+
+#[test]
 fn the_ready_line_names_three_listeners_and_the_store() {
     let hub = Hub::start(&[], &[]);
     let addrs = [hub.addr("ws"), hub.addr("http"), hub.addr("ops")];

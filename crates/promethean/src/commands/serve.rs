@@ -17,6 +17,7 @@ use promethean_store::Store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::allocator::keep_memory;
 use crate::bound::Bound;
 use crate::compose::{self, Opened};
 use crate::config::{Config, LogFormat};
@@ -31,6 +32,7 @@ const OUTBOX_DEADLINE: Duration = Duration::from_millis(1_250);
 
 /// Runs the hub to its end; `demo`: with the demo's processes and page.
 pub(super) fn run(config: &Config, demo: bool) -> Result<(), Failure> {
+    keep_memory();
     start_logging(config)?;
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
