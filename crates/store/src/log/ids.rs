@@ -25,6 +25,8 @@ use crate::Result;
 const ENTRY: usize = 28;
 const ENTRIES: usize = 146;
 const PAGE: usize = 4096;
+/// How much of a table is written with one call.
+const CHUNK: usize = 128 * PAGE;
 
 /// Topic number and seq.
 pub(super) type At = (u32, Seq);
@@ -36,13 +38,14 @@ pub(super) type Sorted = Vec<(EventId, At)>;
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     /// One for each journal file that is not settled, oldest first.
-    files: VecDeque<Run>,
+    files: VecDeque<Arc<Run>>,
     /// How many files were settled: whoever misses an id here finds it in a view of the index that is no older.
     pub(super) settles: u64,
 }
 
-#[derive(Debug, Default)]
-struct Run {
+/// The ids of one journal file. Whoever settles the file has it without a copy, for nothing is added to it any more.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Run {
     journal: u64,
     /// Ids of the hub that came in their order.
     sorted: Vec<(EventId, At)>,
@@ -57,9 +60,10 @@ impl Recent {
         if self.files.back().is_none_or(|run| run.journal != journal) {
             // About as many as last time: growing would copy them.
             let capacity = self.files.back().map_or(0, |run| run.sorted.len());
-            self.files.push_back(Run { journal, sorted: Vec::with_capacity(capacity), ..Run::default() });
+            let run = Run { journal, sorted: Vec::with_capacity(capacity), ..Run::default() };
+            self.files.push_back(Arc::new(run));
         }
-        let Some(run) = self.files.back_mut() else { return };
+        let Some(run) = self.files.back_mut().map(Arc::make_mut) else { return };
         if client {
             run.clients.insert(id, at);
         } else if run.sorted.last().is_none_or(|(last, _)| *last < id) {
@@ -82,17 +86,9 @@ impl Recent {
         })
     }
 
-    /// The ids of a journal file: the hub's sorted, then the clients'.
-    pub(super) fn of(&self, journal: u64) -> (Sorted, Sorted) {
-        let Some(run) = self.files.iter().find(|run| run.journal == journal) else { return Default::default() };
-        let mut hub = run.sorted.clone();
-        if !run.strays.is_empty() {
-            hub.extend(run.strays.iter().map(|(id, at)| (*id, *at)));
-            hub.sort_unstable_by_key(|(id, _)| *id);
-        }
-        let mut clients: Vec<_> = run.clients.iter().map(|(id, at)| (*id, *at)).collect();
-        clients.sort_unstable_by_key(|(id, _)| *id);
-        (hub, clients)
+    /// The ids of a journal file.
+    pub(super) fn of(&self, journal: u64) -> Arc<Run> {
+        self.files.iter().find(|run| run.journal == journal).cloned().unwrap_or_default()
     }
 
     /// Forgets a journal file that is settled. What is returned takes a while to drop: do it outside of locks.
@@ -101,6 +97,30 @@ impl Recent {
         self.settles += 1;
         self.files.remove(index)
     }
+}
+
+impl Run {
+    /// The ids that the hub made, ascending.
+    pub(super) fn hub(&self) -> impl Iterator<Item = (EventId, At)> {
+        let (mut sorted, mut strays) =
+            (self.sorted.iter().copied().peekable(), in_order(&self.strays).into_iter().peekable());
+        std::iter::from_fn(move || match (sorted.peek(), strays.peek()) {
+            (Some((one, _)), Some((other, _))) if other < one => strays.next(),
+            (Some(_), _) => sorted.next(),
+            (None, _) => strays.next(),
+        })
+    }
+
+    /// The ids that clients made, ascending.
+    pub(super) fn clients(&self) -> Sorted {
+        in_order(&self.clients)
+    }
+}
+
+fn in_order(ids: &HashMap<EventId, At, RandomState>) -> Sorted {
+    let mut sorted: Sorted = ids.iter().map(|(id, at)| (*id, *at)).collect();
+    sorted.sort_unstable_by_key(|(id, _)| *id);
+    sorted
 }
 
 /// What the manifest knows of a table.
@@ -127,41 +147,50 @@ pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
 }
 
 impl Table {
-    /// Writes a table of sorted ids, durably; `None` when there are none.
+    /// Writes a table of ids, which ascend, durably; `None` when there are none.
     pub(super) fn write(
         disk: &dyn Disk,
         dir: &Path,
         number: u64,
-        sorted: &[(EventId, At)],
+        ids: impl Iterator<Item = (EventId, At)>,
     ) -> io::Result<Option<TableMeta>> {
-        let (Some((min, _)), Some((max, _))) = (sorted.first(), sorted.last()) else { return Ok(None) };
-        let mut out = Vec::with_capacity(sorted.len().div_ceil(ENTRIES) * PAGE);
+        let mut ids = ids.peekable();
+        let Some((min, _)) = ids.peek().copied() else { return Ok(None) };
+        let file = disk.open(&path(dir, number), Mode::Create)?;
+        let (mut max, mut pages, mut written) = (min, 0, 0);
         let mut last: HashMap<u32, Seq, RandomState> = HashMap::default();
-        for page in sorted.chunks(ENTRIES) {
+        // A part at a time: a whole table would be megabytes of new memory for each settle.
+        let mut out = Vec::with_capacity(CHUNK);
+        while ids.peek().is_some() {
             let start = out.len();
-            for (id, (topic, seq)) in page {
+            for (id, (topic, seq)) in ids.by_ref().take(ENTRIES) {
                 out.extend_from_slice(id.as_bytes());
                 out.extend_from_slice(&topic.to_le_bytes());
                 out.extend_from_slice(&seq.to_le_bytes());
-                let known = last.entry(*topic).or_default();
-                *known = (*known).max(*seq);
+                let known = last.entry(topic).or_default();
+                *known = (*known).max(seq);
+                max = id;
             }
             out.resize(start + ENTRIES * ENTRY, 0xff);
             out.extend_from_slice(&crc32fast::hash(&out[start..]).to_le_bytes());
             out.extend_from_slice(&[0; 4]);
+            pages += 1;
+            if out.len() == CHUNK {
+                file.write_at(written, &out)?;
+                written += CHUNK as u64;
+                out.clear();
+            }
         }
-        let pages = (out.len() / PAGE) as u64;
         let start = out.len();
         for (topic, seq) in &last {
             out.extend_from_slice(&topic.to_le_bytes());
             out.extend_from_slice(&seq.to_le_bytes());
         }
         out.extend_from_slice(&crc32fast::hash(&out[start..]).to_le_bytes());
-        let file = disk.open(&path(dir, number), Mode::Create)?;
-        file.write_at(0, &out)?;
+        file.write_at(written, &out)?;
         file.sync()?;
         disk.sync_dir(&dir.join("ids"))?;
-        Ok(Some(TableMeta { number, pages, topics: last.len() as u64, min: *min, max: *max }))
+        Ok(Some(TableMeta { number, pages, topics: last.len() as u64, min, max }))
     }
 
     pub(super) fn open(disk: &dyn Disk, dir: &Path, meta: TableMeta) -> io::Result<Self> {
@@ -244,9 +273,12 @@ mod tests {
     fn a_table_finds_every_id_and_no_other() {
         let dir = tempfile::tempdir().expect("directory");
         std::fs::create_dir(dir.path().join("ids")).expect("directory");
-        for count in [1_u64, 145, 146, 147, 1000] {
+        // Parts of a page, whole ones, and more than is written with one call.
+        let call = (CHUNK / PAGE * ENTRIES) as u64;
+        for count in [1_u64, 145, 146, 147, 1000, call, call + 1, 3 * call] {
             let ids: Vec<_> = (1..=count).map(|n| (id(n * 2), (7, n))).collect();
-            let meta = Table::write(&Real, dir.path(), count, &ids).expect("written").expect("not empty");
+            let meta =
+                Table::write(&Real, dir.path(), count, ids.iter().copied()).expect("written").expect("not empty");
             let table = Table::open(&Real, dir.path(), meta).expect("opens");
             for (id, at) in &ids {
                 assert_eq!(table.get(*id).expect("sound"), Some(*at));
@@ -267,9 +299,9 @@ mod tests {
         for n in 0..20 {
             assert_eq!(recent.get(id(n)).is_some(), [5, 9, 7, 1, 12].contains(&n), "{n}");
         }
-        let (hub, clients) = recent.of(3);
-        assert_eq!(hub.iter().map(|(_, (_, n))| *n).collect::<Vec<_>>(), [5, 7, 9, 12]);
-        assert_eq!(clients.len(), 1);
+        let run = recent.of(3);
+        assert_eq!(run.hub().map(|(_, (_, n))| n).collect::<Vec<_>>(), [5, 7, 9, 12]);
+        assert_eq!(run.clients(), [(id(1), (1, 1))]);
         drop(recent.settled(3));
         assert_eq!(recent.get(id(5)), None);
     }

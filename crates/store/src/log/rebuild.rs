@@ -178,7 +178,8 @@ impl<'a> Build<'a> {
         ids.sort_unstable_by_key(|(id, _)| *id);
         let number = self.base + self.written.len() as u64;
         let (disk, dir) = (&*self.options.disk, &self.options.dir);
-        let table = disk.create_dir(&dir.join("ids")).and_then(|()| Table::write(disk, dir, number, &ids));
+        let table =
+            disk.create_dir(&dir.join("ids")).and_then(|()| Table::write(disk, dir, number, ids.iter().copied()));
         self.written.extend(table.map_err(|error| Error::Damaged(error.to_string()))?);
         Ok(())
     }

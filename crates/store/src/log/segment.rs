@@ -221,6 +221,7 @@ impl Writer {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.write_at(self.at, &self.out)?;
+        self.file.start_writing(self.at, self.out.len() as u64);
         self.at += self.out.len() as u64;
         self.out.clear();
         Ok(())

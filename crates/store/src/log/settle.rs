@@ -118,11 +118,12 @@ impl Shared {
             next.topics.insert(*number, entry);
         }
         self.sync_all(unsynced)?;
-        let (hub, clients) = self.recent.lock().of(sealed.journal);
-        let table = Table::write(disk, dir, sealed.journal, &hub)?;
+        let ids = self.recent.lock().of(sealed.journal);
+        let table = Table::write(disk, dir, sealed.journal, ids.hub())?;
         next.tables.retain(|known| known.number != sealed.journal);
         next.tables.extend(table.clone());
-        additions.clients = clients;
+        additions.clients = ids.clients();
+        drop(ids);
         additions.keys.sort_unstable_by(|(one, _), (two, _)| one.cmp(two));
         let index = self.index()?;
         if let Err(error) = index.add(&additions, Some(sealed.journal)) {

@@ -123,6 +123,12 @@ pub trait File: Debug + Send + Sync {
     /// The system's. What was not durable before may be lost then, whatever a later call says.
     fn sync(&self) -> io::Result<()>;
 
+    /// Asks for these bytes to go to the disk soon, and does not wait: where many files are synced after it, they share
+    /// what the file system does for each. A hint; it promises nothing.
+    fn start_writing(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
+
     /// Writes `data` at `offset` so that it is durable at once, where the system has a call for that. Returns how many
     /// bytes are: fewer than all where it has none.
     ///

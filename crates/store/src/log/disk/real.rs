@@ -103,6 +103,14 @@ impl File for RealFile {
         self.file.sync_data()
     }
 
+    /// What is said not to be needed is written out at once, and stays in memory until it is. (`sync_file_range` is the
+    /// call that was made for it, and none that safe code can reach.)
+    #[cfg(target_os = "linux")]
+    fn start_writing(&self, offset: u64, len: u64) {
+        use rustix::fs::{Advice, fadvise};
+        let _ = fadvise(&self.file, offset, std::num::NonZeroU64::new(len), Advice::DontNeed);
+    }
+
     #[cfg(target_os = "linux")]
     fn write_through(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         use rustix::io::{Errno, ReadWriteFlags, pwritev2};
