@@ -37,13 +37,14 @@ impl Shared {
             dropped |= self.retain(topic, now)?;
             let settings = topic.inner.lock().settings.clone();
             let Some(compaction) = settings.compaction else { continue };
-            let (settled, events) = {
+            let (settled, events, tombstone) = {
                 let inner = topic.inner.lock();
                 let last = inner.segments.last().map_or(0, |last| last.last_seq);
-                (last, inner.segments.iter().map(|meta| meta.events).sum::<u64>())
+                (last, inner.segments.iter().map(|meta| meta.events).sum::<u64>(), inner.tombstone)
             };
             let since = settled.saturating_sub(compacted.get(&topic.number).copied().unwrap_or(0));
-            if force || (since > 0 && since >= events / 4) {
+            let much = since > 0 && since >= events / 4;
+            if force || much || tombstone.is_some_and(|oldest| is_overdue(oldest, compaction, now)) {
                 self.compact(topic, compaction, now)?;
                 compacted.insert(topic.number, settled);
             }
@@ -205,19 +206,24 @@ impl Shared {
         Ok(())
     }
 
-    /// Rewrites a topic's segments without events that a later one with their key has replaced.
+    /// Rewrites a topic's segments without events that a later one with their key has replaced, and without tombstones
+    /// whose grace is over.
     fn compact(&self, topic: &TopicState, compaction: Compaction, now: Millis) -> std::result::Result<(), Trouble> {
-        let (segments, generation) = {
+        let (segments, generation, tombstone) = {
             let mut manifest = self.manifest.lock();
             manifest.generation += 1;
             let segments = manifest.topics.get(&topic.number).map(|entry| entry.segments.clone());
             // Until it is done, settling begins a new segment instead of adding to one of these.
             self.frozen.store(topic.number, Ordering::Release);
-            (segments.unwrap_or_default(), manifest.generation)
+            // Under this lock: what is settled from now on is none of these segments' and is remembered anew.
+            let tombstone = topic.inner.lock().tombstone.take();
+            (segments.unwrap_or_default(), manifest.generation, tombstone)
         };
         let swapped = self.compact_segments(topic, compaction, now, &segments, generation);
         self.frozen.store(0, Ordering::Release);
-        let (gone, removals) = swapped?;
+        let left = swapped.as_ref().map_or(tombstone, |(_, _, oldest)| *oldest);
+        topic.inner.lock().tombstones_since(left);
+        let (gone, removals, _) = swapped?;
         self.remove_files(topic, &gone)?;
         self.remove_entries(&removals)?;
         Ok(())
@@ -230,7 +236,7 @@ impl Shared {
         now: Millis,
         segments: &[Meta],
         generation: u64,
-    ) -> std::result::Result<(Vec<Meta>, Removals), Trouble> {
+    ) -> std::result::Result<(Vec<Meta>, Removals, Option<Millis>), Trouble> {
         let (disk, dir) = (&*self.options.disk, &self.options.dir);
         let form = (self.options.block_bytes, self.options.compress);
         let view = self.view()?;
@@ -240,13 +246,19 @@ impl Shared {
         let mut writer: Option<Writer> = None;
         let mut written = 0;
         let mut pace = self.pace();
+        let mut tombstone: Option<Millis> = None;
         for meta in segments {
             let open = self.segment(topic.number, meta)?;
             // Event by event, so that each is looked up once.
             let (mut fates, mut trouble) = (Vec::new(), Ok(()));
             open.scan(0, 1 << 20, |seq, held| {
                 self.give_way(&mut pace);
-                trouble = rule.fate(seq, &held).map(|fate| fates.push(fate));
+                trouble = rule.fate(seq, &held).map(|fate| {
+                    if fate == Fate::Kept && held.is_tombstone() && held.key().is_some() {
+                        tombstone = tombstone.into_iter().chain([held.appended]).min();
+                    }
+                    fates.push(fate);
+                });
                 trouble.is_ok()
             })?;
             trouble?;
@@ -292,7 +304,7 @@ impl Shared {
         }
         end(writer, &mut kept)?;
         if gone.is_empty() {
-            return Ok((gone, removals));
+            return Ok((gone, removals, tombstone));
         }
         if written > 0 {
             disk.sync_dir(&topic_dir(dir, topic.number))?;
@@ -307,7 +319,7 @@ impl Shared {
         next.write(disk, dir)?;
         *manifest = next;
         topic.inner.lock().segments = Arc::new(list);
-        Ok((gone, removals))
+        Ok((gone, removals, tombstone))
     }
 
     fn pace(&self) -> Pace {
@@ -324,6 +336,13 @@ impl Shared {
     fn appended(&self) -> u64 {
         self.counters.events.load(Ordering::Relaxed)
     }
+}
+
+/// Whether a tombstone has waited long enough to compact for its sake. Not at the very end of its grace: where keys go all
+/// the time, each would have the topic compacted by itself.
+fn is_overdue(oldest: Millis, compaction: Compaction, now: Millis) -> bool {
+    let grace = compaction.tombstone_grace;
+    now.since(oldest) > grace.saturating_add(grace / 4)
 }
 
 /// Ends a rewritten segment, durably.

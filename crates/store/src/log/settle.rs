@@ -4,11 +4,14 @@
 //! replaced → visible in memory → journal file retired. Until the manifest names it, everything written is only
 //! bytes that the next try writes over; the journal file has it all.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use promethean_event::Millis;
 
 use super::codec::Held;
 use super::disk::File;
@@ -99,6 +102,15 @@ struct Unsynced {
     memory: Vec<u8>,
 }
 
+/// What became of a topic's part of a journal file.
+#[derive(Default)]
+struct Done {
+    /// Of its events in the wire form.
+    bytes: u64,
+    /// When the oldest tombstone came, of the keys that end with one.
+    tombstone: Option<Millis>,
+}
+
 impl Shared {
     /// Settles one journal file.
     pub(super) fn settle(&self, sealed: &Sealed) -> Result<(), Trouble> {
@@ -106,6 +118,7 @@ impl Shared {
         let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         let (mut unsynced, mut additions, mut bytes) = (Unsynced::default(), Additions::default(), 0);
+        let mut tombstones = HashMap::new();
         for (number, entry) in &sealed.topics {
             let segments = next.topics.remove(number).map(|old| old.segments).unwrap_or_default();
             let mut entry = TopicEntry { segments, ..entry.clone() };
@@ -113,7 +126,9 @@ impl Shared {
             if let Some(state) = state {
                 // Retention may have dropped events since the file was sealed.
                 entry.first_seq = entry.first_seq.max(manifest.topics.get(number).map_or(1, |old| old.first_seq));
-                bytes += self.settle_topic(&state, sealed.journal, &mut entry, &mut unsynced, &mut additions)?;
+                let done = self.settle_topic(&state, sealed.journal, &mut entry, &mut unsynced, &mut additions)?;
+                bytes += done.bytes;
+                tombstones.extend(done.tombstone.map(|oldest| (*number, oldest)));
             }
             next.topics.insert(*number, entry);
         }
@@ -146,7 +161,12 @@ impl Shared {
         for (number, _) in &sealed.topics {
             let segments = manifest.topics.get(number).map(|entry| entry.segments.clone()).unwrap_or_default();
             let state = self.topics.read().number(*number).cloned();
-            drop(state.map(|state| state.inner.lock().settled(sealed.journal, segments)));
+            let gone = state.map(|state| {
+                let mut inner = state.inner.lock();
+                inner.tombstones_since(tombstones.get(number).copied());
+                inner.settled(sealed.journal, segments)
+            });
+            drop(gone);
         }
         let gone = self.recent.lock().settled(sealed.journal);
         drop(gone);
@@ -158,7 +178,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes a topic's part of a journal file to its segments; returns the bytes of its events.
+    /// Writes a topic's part of a journal file to its segments.
     fn settle_topic(
         &self,
         state: &TopicState,
@@ -166,11 +186,11 @@ impl Shared {
         entry: &mut TopicEntry,
         unsynced: &mut Unsynced,
         additions: &mut Additions,
-    ) -> Result<u64, Trouble> {
+    ) -> Result<Done, Trouble> {
         let (disk, dir) = (&*self.options.disk, &self.options.dir);
         let form = (self.options.block_bytes, self.options.compress);
         let target = self.segment_target(&entry.settings);
-        let (mut writer, mut bytes): (Option<Writer>, u64) = (None, 0);
+        let (mut writer, mut done): (Option<Writer>, Done) = (None, Done::default());
         if let Some(Unsettled { first, events, gone, keys }) = state.sealed(journal) {
             for (seq, event) in (first..).zip(events.iter()).skip(gone) {
                 let open = match writer.take() {
@@ -207,19 +227,22 @@ impl Shared {
                 };
                 let open = writer.insert(open);
                 open.push(seq, event)?;
-                bytes += event.wire_len();
+                done.bytes += event.wire_len();
             }
             let there = keys.into_iter().filter(|(_, seq)| *seq >= first + gone as u64);
             additions.keys.extend(there.map(|(key, seq)| {
                 let latest = usize::try_from(seq - first).ok().and_then(|index| events.get(index));
                 let tombstone = latest.is_none_or(Held::is_tombstone);
+                if tombstone {
+                    done.tombstone = done.tombstone.into_iter().chain(latest.map(|event| event.appended)).min();
+                }
                 (index::key(state.number, &key), Latest { seq, tombstone })
             }));
         }
         if let Some(open) = writer {
             end_run(open, entry, unsynced)?;
         }
-        Ok(bytes)
+        Ok(done)
     }
 
     /// When a segment is full: bytes, events, and the age of its first event. Retention drops whole segments, so

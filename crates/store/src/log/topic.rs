@@ -64,6 +64,8 @@ pub(super) struct Inner {
     pub(super) segments: Arc<Vec<Meta>>,
     pub(super) settings: TopicSettings,
     pub(super) groups: BTreeMap<Group, Saved>,
+    /// When the oldest of the settled tombstones came, among those that compaction kept and those settled since.
+    pub(super) tombstone: Option<Millis>,
 }
 
 /// A topic's part of one journal file.
@@ -146,6 +148,7 @@ impl TopicState {
             segments: Arc::new(entry.segments.clone()),
             settings: TopicSettings::default(),
             groups: entry.groups.clone(),
+            tombstone: None,
         };
         let state = Self {
             inner: Mutex::new(inner),
@@ -378,6 +381,11 @@ impl Inner {
         }
         gone.extend(self.youngest.take_if(is_settled));
         gone
+    }
+
+    /// Remembers tombstones: when the oldest of them came.
+    pub(super) fn tombstones_since(&mut self, oldest: Option<Millis>) {
+        self.tombstone = self.tombstone.into_iter().chain(oldest).min();
     }
 
     /// Events that are there and unsettled, and their bytes in the wire form.
