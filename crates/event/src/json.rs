@@ -26,10 +26,12 @@ pub fn write_number(out: &mut Vec<u8>, number: u64) {
 ///
 /// `serde_json` skips raw values without recursion and so without a limit of its own.
 pub fn too_deep(json: &[u8]) -> bool {
-    if json.len() <= 2 * limits::MAX_DEPTH {
-        return false;
-    }
-    opening(json) > limits::MAX_DEPTH && depth(json) > limits::MAX_DEPTH
+    deeper_than(json, limits::MAX_DEPTH)
+}
+
+/// Whether `json` nests deeper than `levels`.
+pub(crate) fn deeper_than(json: &[u8], levels: usize) -> bool {
+    json.len() > 2 * levels && opening(json) > levels && depth(json) > levels
 }
 
 /// How many brackets open, in strings too. Counted in bytes, a short run at a time: that way the compiler compares

@@ -342,6 +342,24 @@ async fn an_unknown_last_event_id_starts_at_the_live_end_and_says_so() {
     }
 }
 
+/// The event it was at may have been compacted away: the state is whole again, where the live end would have a gap.
+#[tokio::test]
+async fn a_snapshot_begins_again_after_an_unknown_last_event_id() {
+    let hub = open_hub().await;
+    let keyed = |key: &'static str| PublishOptions { key: Some(key.into()), ..PublishOptions::default() };
+    for (key, payload) in [("a", "1"), ("b", "1"), ("a", "2"), ("b", "null")] {
+        publish(&hub, "s", payload, keyed(key)).await;
+    }
+    let unknown = [("last-event-id", "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d")];
+    let mut sse = Sse::open(&hub, "/events/s?from=snapshot", &unknown).await;
+    let comment = sse.block().await.expect("a comment");
+    assert!(comment.contains("the snapshot begins again"), "{comment}");
+    let (_, event) = sse.event().await;
+    assert_eq!((&event["key"], &event["payload"]), (&json!("a"), &json!(2)));
+    let live = publish(&hub, "s", "3", keyed("b")).await;
+    assert_eq!(sse.event().await.0, Some(live));
+}
+
 #[tokio::test]
 async fn the_tail_starts_where_the_query_says() {
     let hub = open_hub().await;

@@ -347,9 +347,6 @@ pub fn decode(text: &str) -> Frame<'_> {
         op: Op::Unknown,
         request: Err(Invalid::new(Code::BadJson, "frame", message)),
     };
-    if json::too_deep(text.as_bytes()) {
-        return refused(format!("nests deeper than {} levels", limits::MAX_DEPTH));
-    }
     let mut fields = match split::frame(text) {
         Ok(fields) => fields,
         Err(error) => return refused(format!("must be one JSON object: {error}")),
@@ -362,11 +359,32 @@ pub fn decode(text: &str) -> Frame<'_> {
         Ok(op) => (op, None),
         Err(refused) => (Op::Unknown, Some(refused)),
     };
+    let deep = json::too_deep(text.as_bytes());
     let request = match bad_op.or(bad_corr) {
+        _ if deep && !may_be_deep(op, text) => Err(too_deep("frame")),
         Some(refused) => Err(refused),
-        None => request(op, &mut fields),
+        None => request(op, &mut fields).and_then(|request| if deep { shallow(request) } else { Ok(request) }),
     };
     Frame { corr, op, request }
+}
+
+/// Whether it is for the payloads to say if a frame nests too deep: what stands around them does not count, or an event
+/// that came alone could not be sent in a batch.
+fn may_be_deep(op: Op, text: &str) -> bool {
+    op == Op::Publish && !json::deeper_than(text.as_bytes(), limits::MAX_DEPTH + publish::LEVELS)
+}
+
+fn shallow(request: Request<'_>) -> Result<Request<'_>, Invalid> {
+    match &request {
+        Request::Publish(publish) if publish.payloads().any(|payload| json::too_deep(payload.get().as_bytes())) => {
+            Err(too_deep("payload"))
+        }
+        _ => Ok(request),
+    }
+}
+
+fn too_deep(what: &str) -> Invalid {
+    Invalid::new(Code::BadJson, what, format!("nests deeper than {} levels", limits::MAX_DEPTH))
 }
 
 fn op(fields: &FrameFields<'_>) -> Result<Op, Invalid> {

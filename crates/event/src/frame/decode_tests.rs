@@ -263,3 +263,21 @@ fn an_unknown_field_is_ignored_whatever_its_name_holds() {
         assert!(frame.request.is_ok() && frame.corr.is_some(), "{text}: {:?}", frame.request);
     }
 }
+
+#[test]
+fn a_payload_may_nest_as_deep_alone_as_in_a_batch_and_who_nests_deeper_is_told_by_its_mark() {
+    let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+    let one = |payload: &str| format!(r#"{{"op":"PUBLISH","corr":"c","topic":"a","payload":{payload}}}"#);
+    let batch = |payload: &str| {
+        format!(r#"{{"op":"PUBLISH","corr":"c","topic":"a","events":[{{"payload":1}},{{"payload":{payload}}}]}}"#)
+    };
+    let ping = |field: &str| format!(r#"{{"op":"PING","corr":"c","more":{field}}}"#);
+    for frame in [one(&nested(128)), batch(&nested(128)), ping(&nested(127))] {
+        assert!(decode(&frame).request.is_ok(), "{frame}");
+    }
+    for frame in [one(&nested(129)), batch(&nested(129)), batch(&nested(10_000)), ping(&nested(128))] {
+        let read = decode(&frame);
+        assert_eq!(read.request.expect_err("too deep").code, Code::BadJson);
+        assert!(read.corr.is_some(), "whoever asked is told");
+    }
+}

@@ -9,6 +9,9 @@ use crate::frame::shape::{Kind, Part};
 use crate::wire::{Any, Described, List, Members, Name, Object, OrDefault, Read, asked};
 use crate::{Invalid, PublishOptions, Topic, limits};
 
+/// How deep a payload is in its frame at most: in an event, in the list, in the frame.
+pub(super) const LEVELS: usize = 3;
+
 /// A `PUBLISH`.
 #[derive(Debug)]
 pub struct Publish<'a> {
@@ -30,6 +33,17 @@ pub enum Item<'a> {
     },
     /// A batch, 1 to 10,000 events.
     Batch(Vec<(&'a RawValue, PublishOptions<'a>)>),
+}
+
+impl<'a> Publish<'a> {
+    /// The payloads that it brings.
+    pub(super) fn payloads(&self) -> impl Iterator<Item = &'a RawValue> {
+        let (one, batch) = match &self.events {
+            Item::One { payload, .. } => (Some(*payload), None),
+            Item::Batch(events) => (None, Some(events)),
+        };
+        one.into_iter().chain(batch.into_iter().flatten().map(|(payload, _)| *payload))
+    }
 }
 
 asked! {

@@ -68,8 +68,13 @@ pub(super) async fn events(
     let membership = match resumed {
         Some(membership) => membership,
         None => {
-            first.extend_from_slice(b": the Last-Event-ID is unknown here; this starts at the live end\n\n");
-            subscribe(&hub, &caller.identity, &selector, From::Latest, &inbox).await?
+            // Whoever asked for the state needs it as a whole again: compaction has taken the event it was at.
+            let (again, said) = match from {
+                From::Snapshot => (From::Snapshot, "the snapshot begins again"),
+                _ => (From::Latest, "this starts at the live end"),
+            };
+            first.extend_from_slice(format!(": the Last-Event-ID is unknown here; {said}\n\n").as_bytes());
+            subscribe(&hub, &caller.identity, &selector, again, &inbox).await?
         }
     };
     let left = caller.identity.deadline().map(|deadline| deadline.since(Millis::now()));

@@ -195,16 +195,13 @@ fn parse(line: &[u8], topic: Option<&str>) -> Result<Option<Parsed>, Failure> {
         let remedy = "import takes what promethean export prints; promethean pub --ndjson publishes plain payloads";
         Failure::usage(format!("is no exported event: {reason}; {remedy}"))
     };
-    if json::too_deep(text.as_bytes()) {
-        return Err(no_event("it nests too deep".to_owned()));
-    }
     let parsed: Line<'_> = serde_json::from_str(text).map_err(|error| no_event(error.to_string()))?;
     let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| no_event(error.to_string()))?;
     let missing = |name: &str| no_event(format!("it has no {name}"));
     let topic = topic.map(str::to_owned).or_else(|| parsed.topic.map(Cow::into_owned));
     let payload = match (parsed.payload_text, parsed.payload) {
         (Some(text), _) => json::value(&text).map_err(no_event)?.to_owned(),
-        (None, Some(raw)) => raw.to_owned(),
+        (None, Some(raw)) => json::value(raw.get()).map_err(no_event)?.to_owned(),
         (None, None) => return Err(missing("payload")),
     };
     let owned = |text: Cow<'_, str>| -> Cow<'static, str> { Cow::Owned(text.into_owned()) };
