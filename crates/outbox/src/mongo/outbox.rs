@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{
-    Acknowledgment, CollectionOptions, IndexOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
+    Acknowledgment, CollectionOptions, Hint, IndexOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
 };
 use mongodb::{Client, ClientSession, Collection, Database, IndexModel};
 use promethean_event::{EventId, Millis};
@@ -78,6 +78,12 @@ fn server_now() -> Document {
 /// The order in which rows are claimed and listed.
 fn order() -> Document {
     doc! {"ord": 1, "ts": 1, "_id": 1}
+}
+
+/// Rows that are named by their ids are looked up by them. Left to itself, MongoDB at times goes through every row of a
+/// status instead: it tries both ways, and sees no difference where the rows it wants come first there.
+fn by_id() -> Hint {
+    Hint::Keys(doc! {"_id": 1})
 }
 
 /// Whether the time in `lease_until` has come, or it has none.
@@ -282,14 +288,14 @@ impl MongoOutbox {
             "status": "claimed", "claimed_by": {"$literal": claim.worker}, "lease_until": until(rows),
             "attempts": counted,
         }};
-        Ok(self.rows.update_many(these, vec![claimed]).await?.matched_count)
+        Ok(self.rows.update_many(these, vec![claimed]).hint(by_id()).await?.matched_count)
     }
 
     /// Of rows that another drainer was at too: those that this one may keep. The others are given back.
     async fn won(&self, rows: Vec<Row>, claim: &Claim<'_>) -> Result<Vec<Row>> {
         let mut ours = taken(&rows, claim);
         ours.insert("_id", doc! {"$in": ids(&rows)});
-        let mut found = self.rows.find(ours).projection(doc! {"_id": 1}).await?;
+        let mut found = self.rows.find(ours).projection(doc! {"_id": 1}).hint(by_id()).await?;
         let mut won = HashSet::new();
         while found.advance().await? {
             won.extend(found.deserialize_current()?.get_str("_id").ok().map(str::to_owned));
@@ -390,7 +396,7 @@ impl OutboxStore for MongoOutbox {
         within(async move {
             let held = doc! {"_id": {"$in": ids}, "status": "claimed", "claimed_by": worker};
             let until = doc! {"$set": {"lease_until": {"$add": [server_now(), millis(lease)]}}};
-            self.rows.update_many(held, vec![until]).await?;
+            self.rows.update_many(held, vec![until]).hint(by_id()).await?;
             Ok(())
         })
     }
@@ -399,7 +405,7 @@ impl OutboxStore for MongoOutbox {
         within(async move {
             let these = doc! {"_id": {"$in": ids}, "status": {"$ne": "sent"}};
             let sent = doc! {"$set": {"status": "sent"}, "$unset": {"claimed_by": "", "lease_until": ""}};
-            self.rows.update_many(these, sent).await?;
+            self.rows.update_many(these, sent).hint(by_id()).await?;
             Ok(())
         })
     }
@@ -441,7 +447,8 @@ impl OutboxStore for MongoOutbox {
             if ids.is_empty() {
                 return Ok(0);
             }
-            Ok(self.rows.delete_many(doc! {"_id": {"$in": ids}, "status": "sent"}).await?.deleted_count)
+            let these = doc! {"_id": {"$in": ids}, "status": "sent"};
+            Ok(self.rows.delete_many(these).hint(by_id()).await?.deleted_count)
         })
     }
 

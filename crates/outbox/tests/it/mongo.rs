@@ -283,6 +283,57 @@ async fn a_claim_is_two_commands_and_a_mark_one_however_many_rows() {
     assert_eq!(counter.0.load(SeqCst) - before, 1, "one question where there is nothing");
 }
 
+/// Adds rows as a service does, but many at a time: 256 bytes each, of 1,000 keys.
+async fn fill(mongo: &Mongo, rows: usize) {
+    let payload = serde_json::json!({"text": "x".repeat(245)}).to_string();
+    fill_with(mongo, rows, 1_000, |_| payload.clone()).await;
+}
+
+async fn fill_with(mongo: &Mongo, rows: usize, keys: usize, payload: impl Fn(usize) -> String) {
+    let row = |number: usize| {
+        let id = EventId::from_bytes((number as u128).to_be_bytes());
+        doc! {
+            "_id": id.to_string(), "topic": "t", "key": (number % keys).to_string(), "payload": payload(number),
+            "encoding": "json", "status": "pending", "attempts": 0, "ts": 1_731_650_000_000_i64,
+            "ord": 1_731_650_000_000_i64 + number as i64,
+        }
+    };
+    let collection = mongo.db.collection::<Document>("outbox");
+    collection.delete_many(doc! {}).await.expect("deleted");
+    for some in (0..rows).collect::<Vec<_>>().chunks(5_000) {
+        collection.insert_many(some.iter().map(|number| row(*number))).await.expect("inserted");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_and_its_marks_look_at_their_rows_only_however_many_wait() {
+    const ROWS: i64 = 500;
+    let mongo = fixture().await;
+    let store = mongo.store();
+    fill(&mongo, 5_000).await;
+    mongo.db.run_command(doc! {"profile": 2}).await.expect("MongoDB writes down what it does");
+    for _ in 0..2 {
+        let claimed = crate::law::claim(&store, ROWS as usize, "w").await;
+        let ids: Vec<_> = claimed.into_iter().map(|row| row.id).collect();
+        store.extend(&ids, "w", Duration::from_secs(60)).await.expect("prolonged");
+        store.mark_sent(&ids).await.expect("marked");
+    }
+    store.purge_sent(Duration::from_secs(1), ROWS as usize).await.expect("purged");
+    mongo.db.run_command(doc! {"profile": 0}).await.expect("no longer");
+    let profile = mongo.db.collection::<Document>("system.profile");
+    let ours = doc! {"ns": format!("{}.outbox", mongo.scratch.name()), "keysExamined": {"$exists": true}};
+    let mut done = profile.find(ours).await.expect("found");
+    let mut commands = 0;
+    while done.advance().await.expect("read") {
+        let done = done.deserialize_current().expect("a document");
+        let keys = done.get("keysExamined").and_then(Bson::as_i32).expect("a number");
+        let command = done.get_document("command").expect("a command").keys().next().cloned();
+        assert!(i64::from(keys) <= 2 * ROWS + 10, "{:?} {command:?}: {keys} keys", done.get_str("op"));
+        commands += 1;
+    }
+    assert!(commands >= 9, "{commands} commands: three for each batch, and more");
+}
+
 #[tokio::test]
 async fn an_idle_drainer_asks_mongodb_at_most_four_times_a_second() {
     let mongo = fixture().await;
