@@ -1,6 +1,7 @@
 //! The outbox in a MongoDB collection, and marks of what a consumer has done. Field names, states and indexes are those
 //! of the first version of the hub, so that its rows and scripts work.
 
+mod ahead;
 mod dedupe;
 mod outbox;
 mod row;

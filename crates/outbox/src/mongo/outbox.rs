@@ -1,11 +1,12 @@
 //! The rows' life in a MongoDB collection.
 //!
-//! A claim is two round trips, however many rows it takes: read what is due, and which keys are held, as of one moment;
-//! then take it, each row only if it is still free. No transaction: one whose drainer was killed would keep its rows
-//! from everybody for a minute. What was read of a key are its first unfinished rows, without a gap; whoever gets only
-//! some of them, because another drainer was at them too, keeps those before the first that it did not get and gives the
-//! others back. Rows are read as of the majority: an event whose business write could still be rolled back is not
-//! published. Time is the server's (`$$NOW`).
+//! A claim takes rows that were read, each only if it is still free: one round trip, however many rows. The read before
+//! it tells what is due, and which keys are held, as of one moment; where many rows wait, one read serves the claims of
+//! several batches (`ahead.rs`). No transaction: one whose drainer was killed would keep its rows from everybody for a
+//! minute. What was read of a key are its first unfinished rows, without a gap; whoever gets only some of them, because
+//! another drainer was at them too, keeps those before the first that it did not get and gives the others back. Rows are
+//! read as of the majority: an event whose business write could still be rolled back is not published. Time is the
+//! server's (`$$NOW`).
 //!
 //! Order: `ord` is the time at which the row was added, in milliseconds, or one more than the largest of its key's
 //! rows. Transactions that write the same key one after another, as those do that change the same document, see each
@@ -16,16 +17,17 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{
-    Acknowledgment, CollectionOptions, IndexOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
+    Acknowledgment, CollectionOptions, Hint, IndexOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
 };
 use mongodb::{Client, ClientSession, Collection, Database, IndexModel};
 use promethean_event::{EventId, Millis};
 use tokio::sync::Notify;
 
+use super::ahead::{Ahead, Batch, Reach, Read, Workers};
 use super::{TRIES, jitter, require_transactions, row};
 use crate::plan;
 use crate::{
@@ -56,6 +58,8 @@ use crate::{
 pub struct MongoOutbox {
     rows: Collection<Document>,
     added: Arc<Notify>,
+    /// What its drainers have read ahead: rows of the claims to come, free for others until then.
+    ahead: Arc<Workers>,
 }
 
 impl std::fmt::Debug for MongoOutbox {
@@ -78,6 +82,12 @@ fn server_now() -> Document {
 /// The order in which rows are claimed and listed.
 fn order() -> Document {
     doc! {"ord": 1, "ts": 1, "_id": 1}
+}
+
+/// Rows that are named by their ids are looked up by them. Left to itself, MongoDB at times goes through every row of a
+/// status instead: it tries both ways, and sees no difference where the rows it wants come first there.
+fn by_id() -> Hint {
+    Hint::Keys(doc! {"_id": 1})
 }
 
 /// Whether the time in `lease_until` has come, or it has none.
@@ -151,7 +161,7 @@ impl MongoOutbox {
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .build();
         let rows = db.collection_with_options(crate::error::name(collection)?, options);
-        Ok(Self { rows, added: Arc::default() })
+        Ok(Self { rows, added: Arc::default(), ahead: Arc::default() })
     }
 
     /// Adds a row in the caller's transaction: the event is published if that commits, and only then. Returns the
@@ -190,19 +200,31 @@ impl MongoOutbox {
         self.added.notify_one();
     }
 
+    /// The next rows to take: those that were read ahead, else what is due now.
+    async fn next(&self, claim: &Claim<'_>) -> Result<Batch> {
+        let planned = self.ahead.of(claim.worker, |ahead| ahead.next(claim, Instant::now()));
+        if let Some(batch) = planned {
+            return Ok(batch);
+        }
+        let reach = self.ahead.of(claim.worker, |ahead| ahead.reach(claim));
+        let read = self.due(reach).await?;
+        Ok(self.ahead.of(claim.worker, |ahead| ahead.read(read, claim, Instant::now())))
+    }
+
     /// What is due, in order, of keys that nobody holds.
-    async fn due(&self, claim: &Claim<'_>) -> Result<Vec<Row>> {
-        let look = self.look(claim, &[]).await?;
-        if !look.rows.is_empty() || !look.full {
-            return Ok(look.rows);
+    async fn due(&self, reach: Reach) -> Result<Read> {
+        let look = self.look(reach, &[]).await?;
+        if !look.read.rows.is_empty() || !look.read.full {
+            return Ok(look.read);
         }
         // All that it saw waits for its keys: there may be others behind them.
-        Ok(self.look(claim, &look.held).await?.rows)
+        Ok(self.look(reach, &look.held).await?.read)
     }
 
     /// Looks at the first rows that are due, those of the keys `but` left out. Of each key it returns the first unfinished
     /// rows, without a gap: one command reads rows and keys as of one moment.
-    async fn look(&self, claim: &Claim<'_>, but: &[String]) -> Result<Look> {
+    async fn look(&self, reach: Reach, but: &[String]) -> Result<Look> {
+        let asked = Instant::now();
         let waiting = doc! {"$expr": {"$gt": ["$lease_until", server_now()]}};
         let held = doc! {
             "status": {"$in": ["pending", "claimed"]}, "lease_until": {"$gt": 0}, "key": {"$type": "string"},
@@ -212,13 +234,12 @@ impl MongoOutbox {
         if !but.is_empty() {
             due.insert("key", doc! {"$nin": but});
         }
-        let limit = i64::try_from(claim.rows).unwrap_or(i64::MAX);
-        let until = doc! {"$add": [server_now(), millis(claim.lease)]};
+        let limit = i64::try_from(reach.rows).unwrap_or(i64::MAX);
         let due = vec![
             doc! {"$match": due},
             doc! {"$sort": order()},
             doc! {"$limit": limit},
-            doc! {"$set": {"_until": until}},
+            doc! {"$set": {"_now": server_now()}},
         ];
         let pipeline = [
             doc! {"$match": held},
@@ -230,8 +251,8 @@ impl MongoOutbox {
         let found = self.rows.aggregate(pipeline).batch_size(1 << 30).read_concern(ReadConcern::snapshot());
         let mut found = found.await?;
         let (mut rows, mut nameless, mut held, mut met) = (Vec::new(), Vec::new(), HashSet::new(), HashSet::new());
-        let (mut seen, mut bytes) = (0, 0);
-        while bytes < claim.bytes && found.advance().await? {
+        let (mut seen, mut bytes, mut now) = (0, 0, Millis::now());
+        while bytes < reach.bytes && found.advance().await? {
             let document = found.deserialize_current()?;
             let Some(id) = document.get("_id") else {
                 held.extend(document.get_str("_held").ok().map(str::to_owned));
@@ -248,17 +269,15 @@ impl MongoOutbox {
                 continue;
             }
             bytes += row.payload.len();
-            row.status = Status::Claimed;
-            row.claimed_by = Some(claim.worker.to_owned());
-            row.lease_until = document.get("_until").and_then(row::number).map(|until| Millis(until.unsigned_abs()));
-            row.attempts = row.attempts.saturating_add(1);
+            now = document.get("_now").and_then(row::number).map_or(now, |now| Millis(now.unsigned_abs()));
             rows.push(row);
         }
         if !nameless.is_empty() {
             self.park(&nameless).await?;
         }
         let held = met.iter().chain(held.difference(&met)).take(MOST_LEFT_OUT).cloned().collect();
-        Ok(Look { rows, held, full: seen >= claim.rows })
+        let full = seen >= reach.rows || bytes >= reach.bytes;
+        Ok(Look { read: Read { rows, full, asked, now }, held })
     }
 
     /// Gives up rows whose `_id` is no text: marks go by it, and it could be no event's id.
@@ -272,24 +291,50 @@ impl MongoOutbox {
         Ok(())
     }
 
-    /// Takes rows that were read, each only if it is still free. Returns how many there are now that this claim has:
-    /// asked again because an answer was lost, it takes nothing twice.
-    async fn take(&self, rows: &[Row], claim: &Claim<'_>) -> mongodb::error::Result<u64> {
-        let free = doc! {"status": "pending", "$expr": passed()};
+    /// Takes the rows of a batch, or those of them that this claim may keep.
+    async fn claim(&self, batch: Batch, claim: &Claim<'_>) -> Result<Vec<Row>> {
+        let (untried, (rows, rest)) = (batch.untried, batch.split());
+        let (taken, rest) = match self.take(&rows, claim, untried).await {
+            Ok(taken) => (taken, Some(rest)),
+            // The answer was lost, or MongoDB has another primary by now: the rows may be taken or not.
+            Err(error) => {
+                tracing::debug!(%error, "a claim was not answered; asking again");
+                self.ahead.of(claim.worker, Ahead::forget);
+                (self.take(&rows, claim, untried).await?, None)
+            }
+        };
+        if taken != rows.len() as u64 {
+            self.ahead.of(claim.worker, Ahead::lost);
+            return self.won(rows, claim).await;
+        }
+        if let Some(rest) = rest {
+            self.ahead.of(claim.worker, |ahead| ahead.won(&rows, rest));
+        }
+        Ok(rows)
+    }
+
+    /// Takes rows that were read, each only if it is still free, and where asked for only if nobody has tried it before.
+    /// Returns how many there are now that this claim has: asked again because an answer was lost, it takes nothing twice.
+    async fn take(&self, rows: &[Row], claim: &Claim<'_>, untried: bool) -> mongodb::error::Result<u64> {
+        let mut free = doc! {"status": "pending", "$expr": passed()};
+        if untried {
+            free =
+                doc! {"status": "pending", "last_err": null, "$expr": {"$and": [passed(), {"$eq": [attempts(), 0]}]}};
+        }
         let these = doc! {"_id": {"$in": ids(rows)}, "$or": [free, taken(rows, claim)]};
         let counted = doc! {"$add": [attempts(), {"$cond": [{"$eq": ["$status", "pending"]}, 1, 0]}]};
         let claimed = doc! {"$set": {
             "status": "claimed", "claimed_by": {"$literal": claim.worker}, "lease_until": until(rows),
             "attempts": counted,
         }};
-        Ok(self.rows.update_many(these, vec![claimed]).await?.matched_count)
+        Ok(self.rows.update_many(these, vec![claimed]).hint(by_id()).await?.matched_count)
     }
 
     /// Of rows that another drainer was at too: those that this one may keep. The others are given back.
     async fn won(&self, rows: Vec<Row>, claim: &Claim<'_>) -> Result<Vec<Row>> {
         let mut ours = taken(&rows, claim);
         ours.insert("_id", doc! {"$in": ids(&rows)});
-        let mut found = self.rows.find(ours).projection(doc! {"_id": 1}).await?;
+        let mut found = self.rows.find(ours).projection(doc! {"_id": 1}).hint(by_id()).await?;
         let mut won = HashSet::new();
         while found.advance().await? {
             won.extend(found.deserialize_current()?.get_str("_id").ok().map(str::to_owned));
@@ -307,11 +352,9 @@ impl MongoOutbox {
 /// What a look at the outbox found.
 struct Look {
     /// Rows that may be taken.
-    rows: Vec<Row>,
+    read: Read,
     /// Keys whose rows may not, those that it met first; not all, where there are very many.
     held: Vec<String>,
-    /// It saw as many rows as it may: there may be more.
-    full: bool,
 }
 
 fn ids(rows: &[Row]) -> Vec<&str> {
@@ -320,7 +363,7 @@ fn ids(rows: &[Row]) -> Vec<&str> {
 
 /// Until when these rows are claimed: the same moment for all.
 fn until(rows: &[Row]) -> Option<i64> {
-    rows.first().and_then(|row| row.lease_until).map(|until| until.0.cast_signed())
+    rows.first().and_then(|row| row.lease_until).map(|until| until.0.min(i64::MAX as u64).cast_signed())
 }
 
 /// What a row looks like that this very claim has.
@@ -363,19 +406,11 @@ impl OutboxStore for MongoOutbox {
     fn claim_batch<'a>(&'a self, claim: Claim<'a>) -> Pending<'a, Vec<Row>> {
         within(async move {
             for attempt in 0..TRIES {
-                let rows = self.due(&claim).await?;
-                if rows.is_empty() {
-                    return Ok(rows);
+                let batch = self.next(&claim).await?;
+                if batch.rows.is_empty() {
+                    return Ok(batch.rows);
                 }
-                let taken = match self.take(&rows, &claim).await {
-                    Ok(taken) => taken,
-                    // The answer was lost, or MongoDB has another primary by now: the rows may be taken or not.
-                    Err(error) => {
-                        tracing::debug!(%error, "a claim was not answered; asking again");
-                        self.take(&rows, &claim).await?
-                    }
-                };
-                let won = if taken == rows.len() as u64 { rows } else { self.won(rows, &claim).await? };
+                let won = self.claim(batch, &claim).await?;
                 if !won.is_empty() {
                     return Ok(won);
                 }
@@ -390,7 +425,7 @@ impl OutboxStore for MongoOutbox {
         within(async move {
             let held = doc! {"_id": {"$in": ids}, "status": "claimed", "claimed_by": worker};
             let until = doc! {"$set": {"lease_until": {"$add": [server_now(), millis(lease)]}}};
-            self.rows.update_many(held, vec![until]).await?;
+            self.rows.update_many(held, vec![until]).hint(by_id()).await?;
             Ok(())
         })
     }
@@ -399,13 +434,17 @@ impl OutboxStore for MongoOutbox {
         within(async move {
             let these = doc! {"_id": {"$in": ids}, "status": {"$ne": "sent"}};
             let sent = doc! {"$set": {"status": "sent"}, "$unset": {"claimed_by": "", "lease_until": ""}};
-            self.rows.update_many(these, sent).await?;
+            let done = self.rows.update_many(these, sent).hint(by_id()).await;
+            let all = done.as_ref().is_ok_and(|done| done.matched_count == ids.len() as u64);
+            self.ahead.each(|ahead| ahead.sent(ids, all));
+            done?;
             Ok(())
         })
     }
 
     fn mark_error<'a>(&'a self, failed: &'a [Failed], worker: &'a str) -> Pending<'a, ()> {
         within(async move {
+            self.ahead.of(worker, Ahead::forget);
             let updates: Vec<Document> = failed.iter().map(|failed| not_sent(failed, worker)).collect();
             let db = self.rows.client().database(&self.rows.namespace().db);
             let command = doc! {
@@ -425,7 +464,11 @@ impl OutboxStore for MongoOutbox {
         within(async move {
             let expired = doc! {"status": "claimed", "$expr": passed()};
             let pending = doc! {"$set": {"status": "pending"}, "$unset": {"claimed_by": "", "lease_until": ""}};
-            Ok(self.rows.update_many(expired, pending).await?.modified_count)
+            let done = self.rows.update_many(expired, pending).await;
+            if !done.as_ref().is_ok_and(|done| done.modified_count == 0) {
+                self.ahead.each(Ahead::forget);
+            }
+            Ok(done?.modified_count)
         })
     }
 
@@ -441,7 +484,8 @@ impl OutboxStore for MongoOutbox {
             if ids.is_empty() {
                 return Ok(0);
             }
-            Ok(self.rows.delete_many(doc! {"_id": {"$in": ids}, "status": "sent"}).await?.deleted_count)
+            let these = doc! {"_id": {"$in": ids}, "status": "sent"};
+            Ok(self.rows.delete_many(these).hint(by_id()).await?.deleted_count)
         })
     }
 
@@ -497,7 +541,10 @@ impl OutboxStore for MongoOutbox {
             let pending = doc! {
                 "$set": {"status": "pending", "attempts": 0}, "$unset": {"claimed_by": "", "lease_until": ""},
             };
-            let retried = self.rows.update_many(parked, pending).await?.modified_count;
+            let retried = self.rows.update_many(parked, pending).await;
+            // Rows that come before those that were read ahead may be pending now.
+            self.ahead.each(Ahead::forget);
+            let retried = retried?.modified_count;
             self.wake();
             Ok(retried)
         })

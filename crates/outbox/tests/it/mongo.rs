@@ -1,10 +1,11 @@
 //! The law on a real MongoDB replica set, rows that its first version wrote, and what an idle drainer costs there.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Bson, Document, Uuid, doc};
@@ -13,11 +14,12 @@ use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
 use promethean_outbox::{
-    Claim, EventId, List, MongoDedupe, MongoOutbox, NewRow, OutboxStore, Schema, Settings, Status, drain,
+    Answer, Claim, EventId, Failed, List, MongoDedupe, MongoOutbox, NewRow, Next, OutboxStore, Schema, Settings,
+    Status, drain,
 };
 use promethean_testmongo::Scratch;
 
-use crate::fakes::{Fixture, Log, numbered, quick};
+use crate::fakes::{Fixture, Log, Scripted, numbered, quick};
 
 struct Mongo {
     scratch: Scratch,
@@ -82,7 +84,14 @@ crate::law!(fixture());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drainer_on_mongodb_killed_at_any_step_loses_nothing_doubles_nothing_and_keeps_the_order() {
-    crate::crash::at_every_step(&fixture().await).await;
+    crate::crash::at_every_step(&fixture().await, 10, &crate::crash::small).await;
+}
+
+/// With leases that are long enough for a plan to be used: of 20 rows it reads 8 ahead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drainer_on_mongodb_killed_at_any_step_of_what_it_read_ahead_keeps_the_order_too() {
+    let settings = || Settings { lease: Duration::from_millis(250), ..crate::crash::small() };
+    crate::crash::at_every_step(&fixture().await, 20, &settings).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,8 +250,9 @@ async fn rows_that_others_wrote_go_by_their_time_as_in_the_first_version() {
     assert_eq!(crate::fakes::by_key(&log.events("t").await)["k"], [10, 20, 30, 40]);
 }
 
+/// Counts the commands of a client by their names, and how long they took.
 #[derive(Clone, Default)]
-struct Counter(Arc<AtomicU64>);
+struct Counter(Arc<Mutex<HashMap<String, (u64, Duration)>>>);
 
 impl Counter {
     /// The outbox over a client of its own whose commands are counted.
@@ -250,37 +260,244 @@ impl Counter {
         let counted = Arc::clone(&self.0);
         let mut options = ClientOptions::parse(mongo.scratch.url()).await.expect("parsed");
         options.command_event_handler = Some(EventHandler::callback(move |event| {
-            if matches!(event, CommandEvent::Started(_)) {
-                counted.fetch_add(1, SeqCst);
+            let mut counted = counted.lock().expect("not poisoned");
+            match event {
+                CommandEvent::Started(started) => counted.entry(started.command_name).or_default().0 += 1,
+                CommandEvent::Succeeded(done) => counted.entry(done.command_name).or_default().1 += done.duration,
+                _ => {}
             }
         }));
         let db = Client::with_options(options).expect("a client").database(mongo.scratch.name());
         let outbox = MongoOutbox::open(&db, "outbox").await.expect("opened");
-        assert!(self.0.load(SeqCst) > 0, "commands are counted");
+        assert!(self.all() > 0, "commands are counted");
+        // What it took to open is not counted.
+        self.0.lock().expect("not poisoned").clear();
         outbox
+    }
+
+    fn all(&self) -> u64 {
+        self.0.lock().expect("not poisoned").values().map(|(count, _)| count).sum()
+    }
+
+    fn of(&self, command: &str) -> u64 {
+        self.0.lock().expect("not poisoned").get(command).map_or(0, |(count, _)| *count)
+    }
+
+    fn time(&self, command: &str) -> Duration {
+        self.0.lock().expect("not poisoned").get(command).map_or(Duration::ZERO, |(_, time)| *time)
+    }
+}
+
+/// What claims and marks cost: how many rows, commands to claim them, commands to mark them.
+async fn claim_and_mark(outbox: &MongoOutbox, counter: &Counter, rows: usize) -> (usize, u64, u64) {
+    let before = counter.all();
+    let claim = Claim { rows, bytes: 1 << 22, lease: Duration::from_secs(60), worker: "w" };
+    let ids: Vec<_> = outbox.claim_batch(claim).await.expect("claimed").into_iter().map(|row| row.id).collect();
+    let claimed = counter.all() - before;
+    outbox.mark_sent(&ids).await.expect("marked");
+    (ids.len(), claimed, counter.all() - before - claimed)
+}
+
+#[tokio::test]
+async fn a_claim_is_at_most_two_commands_and_a_mark_one_however_many_rows() {
+    let (mongo, counter) = (fixture().await, Counter::default());
+    let outbox = counter.outbox(&mongo).await;
+    fill(&mongo, 501).await;
+    assert_eq!(claim_and_mark(&outbox, &counter, 1).await, (1, 2, 1));
+    assert_eq!(claim_and_mark(&outbox, &counter, 200).await, (200, 2, 1), "it read two batches");
+    assert_eq!(claim_and_mark(&outbox, &counter, 200).await, (200, 1, 1), "the second of them");
+    assert_eq!(claim_and_mark(&outbox, &counter, 200).await, (100, 2, 1), "what is left");
+    let before = counter.all();
+    let none = Claim { rows: 500, bytes: 1 << 22, lease: Duration::from_secs(60), worker: "w" };
+    assert!(outbox.claim_batch(none).await.expect("claimed").is_empty());
+    assert_eq!(counter.all() - before, 1, "one question where there is nothing");
+}
+
+#[tokio::test]
+async fn where_many_rows_wait_a_claim_is_one_command_and_every_eighth_reads() {
+    const BATCHES: u64 = 8 + 32;
+    let (mongo, counter, log) = (fixture().await, Counter::default(), Log::new());
+    let outbox = counter.outbox(&mongo).await;
+    fill(&mongo, BATCHES as usize * 20).await;
+    let settings = Settings { batch_rows: 20, until_empty: true, ..Settings::default() };
+    assert_eq!(drain(Arc::new(outbox), log.publisher(), settings).ended().await, None);
+    let (updates, reads) = (counter.of("update"), counter.of("aggregate"));
+    assert_eq!(log.events("t").await.len() as u64, BATCHES * 20);
+    // A claim and a mark for each batch, and now and then a look for leases that ran out.
+    assert!((2 * BATCHES + 1..=2 * BATCHES + 3).contains(&updates), "{updates} updates");
+    // 1, 2, 4, then 8 at a time; the last finds nothing; and the numbers are read at the start and at the end. A busy
+    // machine may have let a plan get too old.
+    let expected = 3 + BATCHES.div_ceil(8) + 1 + 2;
+    assert!((expected - 2..=expected + 4).contains(&reads), "{reads} reads");
+    assert_eq!(counter.of("find") + counter.of("getMore") + counter.of("killCursors"), 0, "and nothing else");
+}
+
+fn payloads(rows: &[promethean_outbox::Row]) -> Vec<&str> {
+    rows.iter().map(|row| row.payload.as_str()).collect()
+}
+
+fn ids(rows: &[promethean_outbox::Row]) -> Vec<String> {
+    rows.iter().map(|row| row.id.clone()).collect()
+}
+
+/// An outbox with 8 rows of one key: the worker `a` has sent rows 0 and 1, read 2 to 5, and claimed 2 and 3, which are
+/// returned.
+async fn two_ahead(mongo: &Mongo) -> (Arc<dyn OutboxStore>, Vec<promethean_outbox::Row>) {
+    mongo.add(&(0..8).map(|n| numbered("t", Some("k"), n)).collect::<Vec<_>>()).await;
+    let store = mongo.store();
+    let first = crate::law::claim(&store, 2, "a").await;
+    store.mark_sent(&ids(&first)).await.expect("marked");
+    let second = crate::law::claim(&store, 2, "a").await;
+    assert_eq!(payloads(&second), ["2", "3"]);
+    (store, second)
+}
+
+#[tokio::test]
+async fn a_row_that_was_read_ahead_waits_for_an_earlier_one_of_its_key_that_failed() {
+    let mongo = fixture().await;
+    let (store, second) = two_ahead(&mongo).await;
+    store.mark_sent(&ids(&second[..1])).await.expect("marked");
+    let later = |wait| Failed { id: second[1].id.clone(), err: None, next: Next::Later(wait) };
+    store.mark_error(&[later(Duration::from_millis(300))], "a").await.expect("marked");
+    for worker in ["a", "b", "a"] {
+        assert!(crate::law::claim(&store, 2, worker).await.is_empty(), "row 3 is tried again later");
+    }
+    tokio::time::sleep(Duration::from_millis(350)).await;
+    assert_eq!(payloads(&crate::law::claim(&store, 2, "a").await), ["3", "4"]);
+}
+
+#[tokio::test]
+async fn a_row_that_was_read_ahead_waits_while_an_earlier_one_of_its_key_is_in_flight() {
+    let mongo = fixture().await;
+    let (store, second) = two_ahead(&mongo).await;
+    assert!(crate::law::claim(&store, 2, "a").await.is_empty(), "rows 2 and 3 are not marked");
+    store.mark_sent(&ids(&second)).await.expect("marked");
+    assert_eq!(payloads(&crate::law::claim(&store, 2, "a").await), ["4", "5"]);
+}
+
+#[tokio::test]
+async fn what_another_worker_took_of_a_plan_ends_it_and_is_claimed_by_nobody_else() {
+    let mongo = fixture().await;
+    // Another client: the one that reads ahead hears nothing of it.
+    let other = MongoOutbox::connect(mongo.scratch.url(), "outbox", Schema::Require).await.expect("opened");
+    let other: Arc<dyn OutboxStore> = Arc::new(other);
+    let (store, second) = two_ahead(&mongo).await;
+    store.mark_sent(&ids(&second)).await.expect("marked");
+    let theirs = crate::law::claim(&other, 1, "b").await;
+    assert_eq!(payloads(&theirs), ["4"]);
+    assert!(crate::law::claim(&store, 2, "a").await.is_empty(), "it got 5 and gave it back");
+    let back = &store.list(List { status: None, limit: 10 }).await.expect("listed")[5];
+    assert_eq!((back.payload.as_str(), back.status, back.attempts), ("5", Status::Pending, 0));
+    let failed = Failed { id: theirs[0].id.clone(), err: Some("away".into()), next: Next::Release };
+    other.mark_error(&[failed], "b").await.expect("marked");
+    assert_eq!(payloads(&crate::law::claim(&store, 2, "a").await), ["4", "5"]);
+}
+
+#[tokio::test]
+async fn a_row_that_was_tried_since_it_was_read_ahead_is_read_again() {
+    let mongo = fixture().await;
+    let other = MongoOutbox::connect(mongo.scratch.url(), "outbox", Schema::Require).await.expect("opened");
+    let other: Arc<dyn OutboxStore> = Arc::new(other);
+    let (store, second) = two_ahead(&mongo).await;
+    store.mark_sent(&ids(&second)).await.expect("marked");
+    let theirs = crate::law::claim(&other, 2, "b").await;
+    let failed = |row: &promethean_outbox::Row| Failed {
+        id: row.id.clone(),
+        err: Some("publish_failed".into()),
+        next: Next::Later(Duration::ZERO),
+    };
+    other.mark_error(&theirs.iter().map(failed).collect::<Vec<_>>(), "b").await.expect("marked");
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let ours = crate::law::claim(&store, 2, "a").await;
+    let read: Vec<_> = ours.iter().map(|row| (row.payload.as_str(), row.attempts, row.last_err.as_deref())).collect();
+    assert_eq!(read, [("4", 2, Some("publish_failed")), ("5", 2, Some("publish_failed"))], "as it is now");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_drainers_on_mongodb_that_read_ahead_and_fail_now_and_then_keep_the_order() {
+    const ROWS: usize = 3_000;
+    let (mongo, log) = (fixture().await, Log::new());
+    fill_with(&mongo, ROWS, 40, |number| number.to_string()).await;
+    let failures = Arc::new(AtomicUsize::new(0));
+    let publisher = || {
+        let failures = Arc::clone(&failures);
+        let script = move |_: &promethean_event::Draft<'_>| match failures.fetch_add(1, SeqCst) % 211 {
+            100 => Some(Answer::Failed("publish_failed: now and then".into())),
+            200 => Some(Answer::Unavailable { reason: "away".into(), retry_after: None }),
+            _ => None,
+        };
+        Arc::new(Scripted { inner: log.publisher(), script })
+    };
+    let settings = |batch_rows| {
+        let mut settings = Settings { batch_rows, until_empty: true, ..Settings::default() };
+        settings.policy.first_wait = Duration::from_millis(5);
+        settings
+    };
+    // The second one is small, and comes and goes.
+    let mut large = drain(mongo.store(), publisher(), settings(30));
+    for _ in 0..5 {
+        let small = drain(mongo.store(), publisher(), settings(7));
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        small.stop().await;
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    assert_eq!(large.ended().await, None);
+    let events = log.events("t").await;
+    assert_eq!(events.len(), ROWS);
+    for (key, numbers) in crate::fakes::by_key(&events) {
+        assert!(numbers.is_sorted(), "key {key}: {numbers:?}");
+    }
+}
+
+/// Adds rows as a service does, but many at a time: 256 bytes each, of 1,000 keys.
+async fn fill(mongo: &Mongo, rows: usize) {
+    let payload = serde_json::json!({"text": "x".repeat(245)}).to_string();
+    fill_with(mongo, rows, 1_000, |_| payload.clone()).await;
+}
+
+async fn fill_with(mongo: &Mongo, rows: usize, keys: usize, payload: impl Fn(usize) -> String) {
+    let row = |number: usize| {
+        let id = EventId::from_bytes((number as u128).to_be_bytes());
+        doc! {
+            "_id": id.to_string(), "topic": "t", "key": (number % keys).to_string(), "payload": payload(number),
+            "encoding": "json", "status": "pending", "attempts": 0, "ts": 1_731_650_000_000_i64,
+            "ord": 1_731_650_000_000_i64 + number as i64,
+        }
+    };
+    let collection = mongo.db.collection::<Document>("outbox");
+    collection.delete_many(doc! {}).await.expect("deleted");
+    for some in (0..rows).collect::<Vec<_>>().chunks(5_000) {
+        collection.insert_many(some.iter().map(|number| row(*number))).await.expect("inserted");
     }
 }
 
 #[tokio::test]
-async fn a_claim_is_two_commands_and_a_mark_one_however_many_rows() {
-    let (mongo, counter) = (fixture().await, Counter::default());
-    let outbox = counter.outbox(&mongo).await;
-    mongo.add(&(0..700).map(|n| numbered("t", Some(&(n % 50).to_string()), n)).collect::<Vec<_>>()).await;
-    let commands = async |rows: usize| {
-        let before = counter.0.load(SeqCst);
-        let claim = Claim { rows, bytes: 1 << 22, lease: Duration::from_secs(60), worker: "w" };
-        let ids: Vec<_> = outbox.claim_batch(claim).await.expect("claimed").into_iter().map(|row| row.id).collect();
-        let claimed = counter.0.load(SeqCst) - before;
-        outbox.mark_sent(&ids).await.expect("marked");
-        (ids.len(), claimed, counter.0.load(SeqCst) - before - claimed)
-    };
-    assert_eq!(commands(1).await, (1, 2, 1));
-    assert_eq!(commands(500).await, (500, 2, 1));
-    assert_eq!(commands(500).await, (199, 2, 1), "what is left");
-    let before = counter.0.load(SeqCst);
-    let none = Claim { rows: 500, bytes: 1 << 22, lease: Duration::from_secs(60), worker: "w" };
-    assert!(outbox.claim_batch(none).await.expect("claimed").is_empty());
-    assert_eq!(counter.0.load(SeqCst) - before, 1, "one question where there is nothing");
+async fn a_claim_and_its_marks_look_at_their_rows_only_however_many_wait() {
+    const ROWS: i64 = 500;
+    let mongo = fixture().await;
+    let store = mongo.store();
+    fill(&mongo, 5_000).await;
+    mongo.db.run_command(doc! {"profile": 2}).await.expect("MongoDB writes down what it does");
+    for _ in 0..2 {
+        let claimed = crate::law::claim(&store, ROWS as usize, "w").await;
+        let ids: Vec<_> = claimed.into_iter().map(|row| row.id).collect();
+        store.extend(&ids, "w", Duration::from_secs(60)).await.expect("prolonged");
+        store.mark_sent(&ids).await.expect("marked");
+    }
+    store.purge_sent(Duration::from_secs(1), ROWS as usize).await.expect("purged");
+    mongo.db.run_command(doc! {"profile": 0}).await.expect("no longer");
+    let profile = mongo.db.collection::<Document>("system.profile");
+    let ours = doc! {"ns": format!("{}.outbox", mongo.scratch.name()), "keysExamined": {"$exists": true}};
+    let mut done = profile.find(ours).await.expect("found");
+    let mut commands = 0;
+    while done.advance().await.expect("read") {
+        let done = done.deserialize_current().expect("a document");
+        let keys = done.get("keysExamined").and_then(Bson::as_i32).expect("a number");
+        let command = done.get_document("command").expect("a command").keys().next().cloned();
+        assert!(i64::from(keys) <= 3 * ROWS, "{:?} {command:?}: {keys} keys", done.get_str("op"));
+        commands += 1;
+    }
+    assert!(commands >= 9, "{commands} commands: three for each batch, and more");
 }
 
 #[tokio::test]
@@ -291,9 +508,9 @@ async fn an_idle_drainer_asks_mongodb_at_most_four_times_a_second() {
     let log = Log::new();
     let drainer = drain(Arc::new(outbox), log.publisher(), Settings::default());
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let before = counter.0.load(SeqCst);
+    let before = counter.all();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let idle = counter.0.load(SeqCst) - before;
+    let idle = counter.all() - before;
     assert!((3..=12).contains(&idle), "{idle} commands in 3 s");
     mongo.add(&[numbered("t", None, 1)]).await;
     while log.events("t").await.is_empty() {
@@ -354,4 +571,60 @@ async fn effect_and_mark_commit_together_on_mongodb_whoever_is_killed_in_between
     }
     assert_eq!(distinct, u32::from(EVENTS));
     assert!(calls.load(SeqCst) > 300, "failures and kills were among them");
+}
+
+/// One worker, 40 batches: the mean time of a claim, and what the commands were.
+async fn cost_of_claims(mongo: &Mongo, rows: usize) -> (Duration, String) {
+    const BATCHES: u32 = 40;
+    fill(mongo, BATCHES as usize * rows).await;
+    let counter = Counter::default();
+    let outbox = counter.outbox(mongo).await;
+    let (mut all, mut longest) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..BATCHES {
+        let started = Instant::now();
+        let claim = Claim { rows, bytes: 1 << 22, lease: Duration::from_secs(30), worker: "w" };
+        let claimed = outbox.claim_batch(claim).await.expect("claimed");
+        all += started.elapsed();
+        longest = longest.max(started.elapsed());
+        assert_eq!(claimed.len(), rows);
+        outbox.mark_sent(&ids(&claimed)).await.expect("marked");
+    }
+    let commands = counter.of("update") + counter.of("aggregate") - u64::from(BATCHES);
+    let reading = counter.time("aggregate") / BATCHES;
+    (all / BATCHES, format!("{reading:.1?} of it MongoDB's reads; the longest {longest:.1?}; {commands} commands"))
+}
+
+/// The numbers of docs/decisions/0006:
+/// `target/debug/with-mongo cargo test -p promethean-outbox --test it what_a_claim -- --ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn what_a_claim_on_mongodb_costs() {
+    let mongo = fixture().await;
+    for rows in [500, 100, 20] {
+        let mut runs = Vec::new();
+        for _ in 0..5 {
+            runs.push(cost_of_claims(&mongo, rows).await);
+        }
+        let (mean, rest) = runs.iter().min().expect("a run");
+        println!("40 claims of {rows} rows, the best of 5 runs: {mean:.1?} a claim, {rest}");
+    }
+    for _ in 0..4 {
+        fill(&mongo, 10_000).await;
+        let (log, started) = (Log::new(), Instant::now());
+        let (counters, mut drainers) = ([Counter::default(), Counter::default()], Vec::new());
+        for counter in &counters {
+            let outbox = Arc::new(counter.outbox(&mongo).await);
+            let settings = Settings { until_empty: true, batch_rows: 100, ..Settings::default() };
+            drainers.push(drain(outbox, log.publisher(), settings));
+        }
+        for mut drainer in drainers {
+            assert_eq!(drainer.ended().await, None);
+        }
+        let count = |command: &str| counters.iter().map(|counter| counter.of(command)).sum::<u64>();
+        let (updates, reads, finds) = (count("update"), count("aggregate"), count("find"));
+        println!(
+            "two drainers, 10,000 rows in batches of 100: {:.1?}; {updates} updates, {reads} reads, {finds} after a loss",
+            started.elapsed(),
+        );
+    }
 }
