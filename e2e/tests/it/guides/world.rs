@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use promethean_e2e::transcript::blocks;
 use promethean_e2e::{Hub, Setup, Wire, binary, get, request};
-use promethean_testmongo::Scratch;
+use promethean_testmongo::{Scratch, free_port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -32,6 +32,8 @@ pub(super) struct World {
     hub: Hub,
     other: Hub,
     mongo: Scratch,
+    /// The port of a `mongod` that the page starts.
+    own_mongo: u16,
     _redis: Option<Redis>,
     letter: String,
 }
@@ -47,6 +49,10 @@ impl World {
         // `sudo` is whoever runs the tests, in this directory; an answer of 4xx or 5xx is a command that failed.
         script(dir.path(), "sudo", "exec \"$@\"");
         machine(dir.path());
+        let own_mongo = free_port();
+        if page.contains("\nmongod ") {
+            mongodb(dir.path(), own_mongo);
+        }
         if page.contains("npm ") {
             packages(dir.path());
         }
@@ -57,7 +63,7 @@ impl World {
         files(dir.path(), page, &hub).await;
         stopped_hub(&dir.path().join("var/lib/promethean")).await;
         let redis = page.contains("redis-cli").then(|| Redis::start(dir.path()));
-        let world = Self { dir, hub, other, mongo: Scratch::new(), _redis: redis, letter };
+        let world = Self { dir, hub, other, mongo: Scratch::new(), own_mongo, _redis: redis, letter };
         let staging = format!("promethean context set staging --server http://{}", world.other.ops);
         assert!(world.shell().args(["-c", &staging]).status().expect("bash runs").success());
         world
@@ -95,6 +101,8 @@ impl World {
         for database in ["db1,db2,db3/promethean", "db1,db2,db3/prom", "127.0.0.1/shop"] {
             put(&format!("mongodb://{database}?replicaSet=rs0"), self.mongo.url().to_owned());
         }
+        put("27017", self.own_mongo.to_string());
+        put("/tmp/db", format!("{dir}/db"));
         for folder in ["/var/lib/", "/etc/", "/usr/local/bin/"] {
             put(folder, format!("{dir}{folder}"));
         }
@@ -153,7 +161,10 @@ impl World {
             "docs/mongodb.md" => {
                 let moved = Setup::mongo(self.mongo.url()).start();
                 let moved = events(get(moved.http, &format!("{all}orders.created")).await.json());
-                has("event that moved", moved.len() == 1)
+                has("event that moved", moved.len() == 1)?;
+                let url = format!("mongodb://127.0.0.1:{}/prom?replicaSet=rs0", self.own_mongo);
+                let ready = get(Setup::mongo(&url).start().http, "/readyz").await;
+                has("hub on the replica set for a try", ready.status == 200)
             }
             _ => Ok(()),
         }
@@ -244,6 +255,13 @@ fn machine(dir: &Path) {
     script(dir, "systemctl", &format!("{offline}\nexec {} --root={at} \"$@\"", program("systemctl")));
 }
 
+/// A real `mongod`, wherever this machine has it from, and the shell, which looks for that one.
+fn mongodb(dir: &Path, port: u16) {
+    let path = std::env::var("PATH").expect("a PATH");
+    script(dir, "mongod", &format!("PATH='{path}' exec {ROOT}/scripts/mongo.sh mongod \"$@\""));
+    script(dir, "mongosh", &format!("exec {} --port {port} \"$@\"", program("mongosh")));
+}
+
 /// The packages of npm, with what `make web` installed for them. `npm ci` checks the lock file and installs nothing.
 fn packages(dir: &Path) {
     let of = ["sdk/typescript", "dashboard", "LICENSE-MIT", "LICENSE-APACHE"];
@@ -266,8 +284,11 @@ fn packages(dir: &Path) {
 /// Where this machine has the program.
 fn program(name: &str) -> String {
     let path = std::env::var_os("PATH").expect("a PATH");
-    let found =
-        std::env::split_paths(&path).chain(["/usr/sbin".into()]).map(|dir| dir.join(name)).find(|at| at.is_file());
+    let installed = Path::new(ROOT).join("target").join(name).join("node_modules/.bin");
+    let found = std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), installed])
+        .map(|dir| dir.join(name))
+        .find(|at| at.is_file());
     found.unwrap_or_else(|| panic!("no {name} on this machine: `make test` installs it")).display().to_string()
 }
 
