@@ -56,7 +56,7 @@ sbom: ## Writes the bill of materials, target/sbom.json (CycloneDX)
 
 unit: ## All Rust tests, the end-to-end ones with the real binary included
 	scripts/install.sh curl jq redis-server systemctl
-	$(CARGO) build --workspace --bins --examples
+	scripts/install-mongosh.sh & $(CARGO) build --workspace --bins --examples && wait $$!
 	$(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test --workspace
 	$(CARGO) test --quiet --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build
 	scripts/run-examples.sh

@@ -4,6 +4,7 @@
 #   scripts/mongo.sh prepare               fetches and installs what is missing; any number of callers at once
 #   scripts/mongo.sh run PORT DIR [FLAG…]  runs one mongod with its data in DIR until the standard input ends (then DIR
 #                                          goes too): whoever holds the other end of that pipe may die in any way
+#   scripts/mongo.sh mongod FLAG…          the same with mongod's own flags, after `prepare`; the data stays
 #   scripts/mongo.sh kill PORT             kill -9 of the mongod on that port, and of nothing else
 #
 # The tests call it through crates/testmongo. What is fetched stays in target/mongo.
@@ -79,36 +80,47 @@ kill_port() {
   [ -z "$found" ] || kill -9 $found 2>/dev/null || true
 }
 
-run() {
-  local port="$1" dir="$2" command=(mongod)
-  shift 2
-  mkdir -p "$dir/data"
-  local data="$dir/data" log="$dir/log"
-  if ! native; then
-    command=(wine "$exe")
-    data="Z:${data//\//\\}"
-  fi
-  "${command[@]}" --dbpath "$data" --port "$port" --bind_ip 127.0.0.1 --wiredTigerCacheSizeGB 0.25 \
-    --setParameter diagnosticDataCollectionEnabled=false "$@" </dev/null >>"$log" 2>&1 &
-  local child=$! status=0
+# mongod with these flags, until the caller goes (0) or mongod does (its own status).
+mongod_while_asked() {
+  local command=(mongod) flags=("$@") port=27017 at child
+  native || command=(wine "$exe")
+  for ((at = 0; at + 1 < $#; at++)); do
+    case "${flags[at]}" in
+      --port) port="${flags[at + 1]}" ;;
+      --dbpath) native || flags[at + 1]="Z:${flags[at + 1]//\//\\}" ;;
+    esac
+  done
+  "${command[@]}" "${flags[@]}" --wiredTigerCacheSizeGB 0.25 --setParameter diagnosticDataCollectionEnabled=false \
+    </dev/null &
+  child=$!
   trap '' INT HUP TERM
-  # Until the caller goes, or mongod does: then the caller sees that this script has ended.
   while kill -0 "$child" 2>/dev/null; do
     read -r -t 0.5 && continue
     [ $? -gt 128 ] && continue
     kill_port "$port"
     wait "$child" 2>/dev/null || true
-    rm -rf "$dir"
-    rmdir --ignore-fail-on-non-empty "$(dirname "$dir")"
+    asked=no
     return
   done
-  wait "$child" 2>/dev/null || status=$?
+  wait "$child" 2>/dev/null
+}
+
+run() {
+  local port="$1" dir="$2" asked=yes status=0
+  shift 2
+  mkdir -p "$dir/data"
+  mongod_while_asked --dbpath "$dir/data" --port "$port" --bind_ip 127.0.0.1 "$@" >>"$dir/log" 2>&1 || status=$?
+  if [ "$asked" = no ]; then
+    rm -rf "$dir"
+    rmdir --ignore-fail-on-non-empty "$(dirname "$dir")"
+  fi
   return "$status"
 }
 
 case "${1:-}" in
   prepare) prepare ;;
   run) shift && run "$@" ;;
+  mongod) shift && prepare && mongod_while_asked "$@" ;;
   kill) kill_port "$2" ;;
-  *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -16,6 +16,7 @@ mod member;
 mod replica;
 mod scratch;
 
+pub use member::free_port;
 pub use replica::{Replica, Setup};
 pub use scratch::{Scratch, shared_url};
 

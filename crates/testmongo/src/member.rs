@@ -106,8 +106,12 @@ fn log_of(dir: &Path) -> String {
     log.lines().rev().take(8).collect::<Vec<_>>().join("\n")
 }
 
-/// Below the ports that the system gives to outgoing connections, so that a killed member finds its port free again.
-fn free_port() -> u16 {
+/// A port for a mongod: below those that the system gives to outgoing connections, so that a killed member finds its port
+/// free again.
+///
+/// # Panics
+/// When none is free.
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let nanos = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).subsec_nanos();
     let start = std::process::id().wrapping_mul(31).wrapping_add(nanos) % 10_000;

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use promethean_e2e::transcript::blocks;
 use promethean_e2e::{Hub, Setup, Wire, binary, get, request};
-use promethean_testmongo::Scratch;
+use promethean_testmongo::{Scratch, free_port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::machine::Machine;
 use crate::ROOT;
 
 /// An id as it stands on the pages: a dead letter's.
@@ -28,10 +29,14 @@ const FOLDERS: [&str; 6] = [
 const REDIS_MS: u64 = 1_700_000_000_123;
 
 pub(super) struct World {
+    /// Ends before the folder that it is made of goes.
+    machine: Option<Machine>,
     dir: TempDir,
     hub: Hub,
     other: Hub,
     mongo: Scratch,
+    /// The port of a `mongod` that the page starts.
+    own_mongo: u16,
     _redis: Option<Redis>,
     letter: String,
 }
@@ -46,7 +51,11 @@ impl World {
         symlink(binary(), dir.path().join("bin/promethean")).expect("a link");
         // `sudo` is whoever runs the tests, in this directory; an answer of 4xx or 5xx is a command that failed.
         script(dir.path(), "sudo", "exec \"$@\"");
-        machine(dir.path());
+        make(dir.path());
+        let own_mongo = free_port();
+        if page.contains("\nmongod ") {
+            mongodb(dir.path(), own_mongo);
+        }
         if page.contains("npm ") {
             packages(dir.path());
         }
@@ -57,10 +66,28 @@ impl World {
         files(dir.path(), page, &hub).await;
         stopped_hub(&dir.path().join("var/lib/promethean")).await;
         let redis = page.contains("redis-cli").then(|| Redis::start(dir.path()));
-        let world = Self { dir, hub, other, mongo: Scratch::new(), _redis: redis, letter };
+        let machine = page.contains("systemctl ").then(|| machine(dir.path()));
+        let world = Self { dir, hub, other, mongo: Scratch::new(), own_mongo, machine, _redis: redis, letter };
+        if page.contains("systemctl stop promethean\n") {
+            world.install();
+        }
         let staging = format!("promethean context set staging --server http://{}", world.other.ops);
         assert!(world.shell().args(["-c", &staging]).status().expect("bash runs").success());
         world
+    }
+
+    /// Makes the hub a service, as the page about it says.
+    fn install(&self) {
+        let page = std::fs::read_to_string(Path::new(ROOT).join("docs/operations.md")).expect("the page");
+        let (_, install) =
+            blocks(&page, "sh").into_iter().find(|(_, block)| block.contains("enable")).expect("a block");
+        let done = self.shell().args(["-e", "-c", &self.stands_for(&install)]).output().expect("bash runs");
+        assert!(done.status.success(), "{done:?}\n{}", self.journal());
+    }
+
+    /// What the machine's services have said.
+    pub(super) fn journal(&self) -> String {
+        self.machine.as_ref().map(Machine::journal).unwrap_or_default()
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -95,6 +122,8 @@ impl World {
         for database in ["db1,db2,db3/promethean", "db1,db2,db3/prom", "127.0.0.1/shop"] {
             put(&format!("mongodb://{database}?replicaSet=rs0"), self.mongo.url().to_owned());
         }
+        put("27017", self.own_mongo.to_string());
+        put("/tmp/db", format!("{dir}/db"));
         for folder in ["/var/lib/", "/etc/", "/usr/local/bin/"] {
             put(folder, format!("{dir}{folder}"));
         }
@@ -136,12 +165,7 @@ impl World {
                 let back = |event: &Value| event["caused_by"] == json!([self.letter]);
                 has("letter that went back", orders.iter().filter(|event| back(event)).count() == 1)
             }
-            "docs/operations.md" => {
-                let users = std::fs::read_to_string(self.dir().join("etc/passwd")).unwrap_or_default();
-                has("user promethean", users.lines().any(|line| line.starts_with("promethean:")))?;
-                let enabled = "etc/systemd/system/multi-user.target.wants/promethean.service";
-                has("unit that is enabled", self.dir().join(enabled).is_symlink())
-            }
+            "docs/operations.md" => self.machine.as_ref().map_or_else(|| has("machine", false), Machine::check_service),
             "dashboard/README.md" => {
                 let built = ["sdk/typescript/dist/sdk.js", "dashboard/dist/index.html"];
                 has("page that is built", built.iter().all(|file| self.dir().join(file).is_file()))
@@ -153,7 +177,10 @@ impl World {
             "docs/mongodb.md" => {
                 let moved = Setup::mongo(self.mongo.url()).start();
                 let moved = events(get(moved.http, &format!("{all}orders.created")).await.json());
-                has("event that moved", moved.len() == 1)
+                has("event that moved", moved.len() == 1)?;
+                let url = format!("mongodb://127.0.0.1:{}/prom?replicaSet=rs0", self.own_mongo);
+                let ready = get(Setup::mongo(&url).start().http, "/readyz").await;
+                has("hub on the replica set for a try", ready.status == 200)
             }
             _ => Ok(()),
         }
@@ -230,18 +257,28 @@ fn script(dir: &Path, name: &str, text: &str) {
     std::fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
 }
 
-/// What would change this machine does the same in `dir`. `make` says what it would run: the targets that pages name take
-/// minutes to hours, and are what `make test` is made of, or measure a quiet machine.
-fn machine(dir: &Path) {
+/// `make` says what it would run: the targets that pages name take minutes to hours, and are what `make test` is made of,
+/// or measure a quiet machine.
+fn make(dir: &Path) {
+    script(dir, "make", &format!("exec {} -C {ROOT} --dry-run \"$@\" >{}/made", program("make"), dir.display()));
+}
+
+/// A machine for what would change this one. `dir` is its root, so arguments lose that part of a path on the way in.
+fn machine(dir: &Path) -> Machine {
+    let machine = Machine::boot(dir);
     let at = dir.display();
-    script(dir, "make", &format!("exec {} -C {ROOT} --dry-run \"$@\" >{at}/made", program("make")));
-    for file in ["passwd", "shadow", "group", "gshadow"] {
-        write(dir, &format!("etc/{file}"), "");
+    let inside = format!(r#"for arg; do shift; set -- "$@" "${{arg#{at}}}"; done"#);
+    for name in ["useradd", "systemctl"] {
+        script(dir, name, &format!("{inside}\nexec {} {name} \"$@\"", machine.enter()));
     }
-    script(dir, "useradd", &format!("exec {} --prefix {at} \"$@\"", program("useradd")));
-    // Nothing can be started in a directory: of `enable --now` the first word counts.
-    let offline = r#"for arg; do shift; [ "$arg" = --now ] || set -- "$@" "$arg"; done"#;
-    script(dir, "systemctl", &format!("{offline}\nexec {} --root={at} \"$@\"", program("systemctl")));
+    machine
+}
+
+/// A real `mongod`, wherever this machine has it from, and the shell, which looks for that one.
+fn mongodb(dir: &Path, port: u16) {
+    let path = std::env::var("PATH").expect("a PATH");
+    script(dir, "mongod", &format!("PATH='{path}' exec {ROOT}/scripts/mongo.sh mongod \"$@\""));
+    script(dir, "mongosh", &format!("exec {} --port {port} \"$@\"", program("mongosh")));
 }
 
 /// The packages of npm, with what `make web` installed for them. `npm ci` checks the lock file and installs nothing.
@@ -266,8 +303,8 @@ fn packages(dir: &Path) {
 /// Where this machine has the program.
 fn program(name: &str) -> String {
     let path = std::env::var_os("PATH").expect("a PATH");
-    let found =
-        std::env::split_paths(&path).chain(["/usr/sbin".into()]).map(|dir| dir.join(name)).find(|at| at.is_file());
+    let installed = Path::new(ROOT).join("target").join(name).join("node_modules/.bin");
+    let found = std::env::split_paths(&path).chain([installed]).map(|dir| dir.join(name)).find(|at| at.is_file());
     found.unwrap_or_else(|| panic!("no {name} on this machine: `make test` installs it")).display().to_string()
 }
 
