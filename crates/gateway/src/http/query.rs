@@ -62,7 +62,13 @@ impl Query {
             Ok(number) if number <= limits::MAX_SAFE_INTEGER && text.bytes().all(|byte| byte.is_ascii_digit()) => {
                 Ok(Some(number))
             }
-            _ => Err(Rejection::new(Code::BadRequest, format!("{name}: must be a whole number, is {text:?}"))),
+            _ => {
+                let most = limits::MAX_SAFE_INTEGER;
+                Err(Rejection::new(
+                    Code::BadRequest,
+                    format!("{name}: must be a whole number up to {most}, is {text:?}"),
+                ))
+            }
         }
     }
 
