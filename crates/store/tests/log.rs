@@ -72,7 +72,7 @@ async fn a_tombstone_goes_from_a_topic_where_nothing_else_happens() {
     let settings = TopicSettings { compaction: Some(grace), ..TopicSettings::default() };
     store.set_settings(&topic("t"), settings).await.expect("set");
     let now = Millis::now().0;
-    let keyed = |n: u32| event("t").key(&format!("k{n}")).appended(now);
+    let keyed = |n: u32| event("t").key(format!("k{n}")).appended(now);
     // A null without a key is nobody's end.
     let mut events = vec![event("t").payload("null").appended(now)];
     events.extend((0..100).map(keyed));
