@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{bus, drain, earliest, group, next, nothing, publish, publish_keyed, subscribe, topic};
 use promethean_bus::{Code, EventId, Filter, From, Inbox, Letters, Ordered, Request, Selector, SubscribeOptions};
-use promethean_store::ReadMax;
+use promethean_store::{ReadMax, TopicSettings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -527,6 +527,33 @@ async fn a_redrive_sends_each_letter_back_once() {
     assert_eq!(first.event().payload(), "1");
     let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(1)).await.expect("readable");
     assert_eq!(first.event().fields().caused_by, [letters[0].id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_its_topic_does_not_take_holds_up_no_other() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+    for payload in ["one", &"x".repeat(2_000), "three"] {
+        bus.publish_value(&topic("t"), payload).await.expect("published");
+        next(&mut events).await.nack("no").await.expect("nacked");
+    }
+    nothing(&mut events, SECOND).await;
+    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(10)).await.expect("readable");
+    let set = async |max_event_bytes| {
+        let settings = TopicSettings { max_event_bytes, ..Default::default() };
+        bus.store().set_settings(&topic("t"), settings).await.expect("set");
+    };
+    set(Some(1_024)).await;
+    for redriven in [2, 0] {
+        let done = bus.redrive(&topic("t"), 100).await.expect("redriven");
+        assert_eq!((done.redriven, done.remaining, done.refused), (redriven, 1, 1));
+        let named: Vec<_> = done.refusals.iter().map(|(id, error)| (*id, error.code)).collect();
+        assert_eq!(named, [(letters[1].id, Code::TooLarge)]);
+    }
+    set(None).await;
+    let done = bus.redrive(&topic("t"), 100).await.expect("redriven");
+    assert_eq!((done.redriven, done.remaining, done.refused), (1, 0, 0));
+    assert_eq!(drain(&mut events, 3).await[..2], ["\"one\"", "\"three\""]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -58,7 +58,8 @@ const OBJECTS: &[(&str, &str)] = &[
     ),
     ("DeadReason", "err: text, group?: text, count: n"),
     ("DeadLetter", "id: id, seq: n, ts: n, group: text, err: text, attempts: n, redriven: flag, original: any"),
-    ("Redriven", "redriven: n, remaining: n"),
+    ("Redriven", "redriven: n, remaining: n, refused?: n, refusals?: [RefusedLetter]"),
+    ("RefusedLetter", "id: id, code: text, error: text"),
     ("RedrivePlan", "matching: n, remaining: n, dryRun: flag"),
     (
         "HubSamples",

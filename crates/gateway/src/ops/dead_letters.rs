@@ -15,6 +15,7 @@ use promethean_event::{Code, Event, EventId, Group, Millis, Seq, Topic};
 use promethean_store::{GroupState, ReadMax, TopicInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::Hub;
 use crate::auth::Action;
@@ -119,6 +120,17 @@ impl Dead {
     }
 }
 
+/// A dead-letter topic is named by its origin.
+fn origin(topic: Topic) -> Result<Topic, Rejection> {
+    match topic.as_str().strip_prefix("dlq.").filter(|_| topic.is_dead_letter()) {
+        None => Ok(topic),
+        Some(origin) => {
+            let message = format!("topic: name the topic whose events they were, without dlq.: {origin}");
+            Err(Rejection::new(Code::BadRequest, message))
+        }
+    }
+}
+
 /// Whether the caller may see the letters of `topic`.
 fn sees(caller: &Caller, topic: &Topic) -> bool {
     caller.sees(&topic.dead_letter()) || caller.identity.policy.allows(Action::Admin, topic, None)
@@ -130,7 +142,7 @@ pub(super) async fn dead_letters(
     query: Query,
 ) -> Result<Response, Rejection> {
     let Some(text) = query.one("topic")? else { return topics(&hub, &caller, query.flag("groups", false)?).await };
-    let topic = Topic::parse(text)?;
+    let topic = origin(Topic::parse(text)?)?;
     if !sees(&caller, &topic) {
         return Err(Rejection::forbidden(Action::Subscribe, topic.dead_letter().as_str()));
     }
@@ -267,6 +279,10 @@ async fn counted(hub: &Hub, letters: &Topic, dead: &Dead) -> Result<Counted, Rej
     Ok(Counted { reasons, groups })
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Asked {
@@ -277,11 +293,49 @@ struct Asked {
     key: Option<String>,
     since: Option<Millis>,
     until: Option<Millis>,
-    #[serde(default)]
-    ids: Vec<String>,
+    ids: Option<Vec<String>>,
     #[serde(default)]
     dry_run: bool,
 }
+
+impl Asked {
+    /// Reads a body. A selection that is `null` is none that was meant: it would select everything.
+    fn parse(body: &[u8]) -> Result<Self, Rejection> {
+        if body.is_empty() {
+            return Ok(Self::default());
+        }
+        let fields: Map<String, Value> = parse_json(body)?;
+        if let Some((name, _)) = fields.iter().find(|(name, value)| value.is_null() && *name != "limit") {
+            return Err(Rejection::new(Code::BadRequest, format!("{name}: is null; {LEAVE_OUT}")));
+        }
+        let wrong = |error| Rejection::new(Code::BadRequest, format!("the body: {error}"));
+        serde_json::from_value(Value::Object(fields)).map_err(wrong)
+    }
+
+    /// What is asked for; an empty selection, which is a mistake of whoever filled it in, is refused.
+    fn wanted(self) -> Result<Letters, Rejection> {
+        let texts =
+            [("group", &self.group), ("err", &self.err), ("errContains", &self.err_contains), ("key", &self.key)];
+        if let Some((name, _)) = texts.iter().find(|(_, text)| text.as_deref() == Some("")) {
+            return Err(Rejection::new(Code::BadRequest, format!("{name}: is empty; {LEAVE_OUT}")));
+        }
+        if self.ids.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Rejection::new(Code::BadRequest, format!("ids: name at least one; {LEAVE_OUT}")));
+        }
+        let ids = self.ids.unwrap_or_default().iter().map(|text| EventId::parse(text)).collect::<Result<_, _>>();
+        Ok(Letters {
+            group: self.group,
+            err: self.err,
+            err_contains: self.err_contains,
+            key: self.key,
+            since: self.since,
+            until: self.until,
+            ids: ids.map_err(|invalid| promethean_event::Invalid { field: "ids".to_owned(), ..invalid })?,
+        })
+    }
+}
+
+const LEAVE_OUT: &str = "without any selection, all letters are sent back";
 
 /// What a dry run answers.
 #[derive(Serialize)]
@@ -296,6 +350,19 @@ struct Planned {
 struct Redriven {
     redriven: u64,
     remaining: u64,
+    /// Letters that the topic does not take.
+    #[serde(skip_serializing_if = "is_zero")]
+    refused: u64,
+    /// The first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refusals: Vec<Refusal>,
+}
+
+#[derive(Serialize)]
+struct Refusal {
+    id: EventId,
+    code: &'static str,
+    error: String,
 }
 
 pub(super) async fn redrive(
@@ -303,32 +370,23 @@ pub(super) async fn redrive(
     Changer { topic, sub }: Changer,
     body: Body,
 ) -> Result<Response, Rejection> {
-    let body = read_body(body, SMALL).await?;
-    let asked: Asked = if body.is_empty() { Asked::default() } else { parse_json(&body)? };
+    let asked = Asked::parse(&read_body(body, SMALL).await?)?;
     if asked.limit == Some(0) {
         return Err(Rejection::new(Code::BadRequest, "limit: must be at least 1"));
     }
-    if topic.is_dead_letter() {
-        let message = "topic: name the topic whose events they were, without dlq.";
-        return Err(Rejection::new(Code::BadRequest, message));
-    }
-    let ids = asked.ids.iter().map(|text| EventId::parse(text)).collect::<Result<_, _>>();
-    let wanted = Letters {
-        group: asked.group,
-        err: asked.err,
-        err_contains: asked.err_contains,
-        key: asked.key,
-        since: asked.since,
-        until: asked.until,
-        ids: ids.map_err(|invalid| promethean_event::Invalid { field: "ids".to_owned(), ..invalid })?,
-    };
-    let limit = asked.limit.unwrap_or(u64::MAX);
-    if asked.dry_run {
+    let topic = origin(topic)?;
+    let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
+    let wanted = asked.wanted()?;
+    if dry_run {
         let matching = hub.bus.redrivable(&topic, limit, &wanted).await?;
         let remaining = Dead::load(&hub, &topic.dead_letter()).await?.map_or(0, |dead| dead.left());
         return Ok(json_body(&Planned { matching, remaining, dry_run: true }));
     }
     let done = hub.bus.redrive_only(&topic, limit, &wanted).await?;
-    tracing::info!(%topic, letters = done.redriven, sub, "dead letters were sent back");
-    Ok(json_body(&Redriven { redriven: done.redriven, remaining: done.remaining }))
+    tracing::info!(%topic, letters = done.redriven, refused = done.refused, sub, "dead letters were sent back");
+    let refusal =
+        |(id, error): (EventId, promethean_bus::Error)| Refusal { id, code: error.code.as_str(), error: error.message };
+    let refusals = done.refusals.into_iter().map(refusal).collect();
+    let (redriven, remaining, refused) = (done.redriven, done.remaining, done.refused);
+    Ok(json_body(&Redriven { redriven, remaining, refused, refusals }))
 }

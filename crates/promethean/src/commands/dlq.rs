@@ -98,13 +98,19 @@ struct Original {
 }
 
 fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool) -> Result<(), Failure> {
+    if topic.is_empty() {
+        return Err(Failure::usage("TOPIC: is empty; leave it out for the topics that have dead letters"));
+    }
     let mut query = vec![("topic", topic.to_owned()), ("limit", limit.to_string())];
     query.extend(after.map(|after| ("after", after.to_owned())));
     let text = peer.text("/dlq", &query)?;
+    let listed: Listed = peer.parse(&text)?;
+    if listed.entries.is_empty() {
+        must_exist(peer, topic)?;
+    }
     if json {
         return out::line(&text);
     }
-    let listed: Listed = peer.parse(&text)?;
     let groups: Vec<String> = listed.groups.iter().map(|row| format!("{} {}", row.group, row.letters)).collect();
     out::line(&format!(
         "{topic}: {} letters not sent back; by group: {}",
@@ -137,6 +143,19 @@ fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool
         out::hint(&format!("promethean dlq show ID, or promethean dlq redrive {topic} --all"));
     }
     Ok(())
+}
+
+/// No letters of a topic: it has none, or there is no such topic.
+fn must_exist(peer: &Peer, topic: &str) -> Result<(), Failure> {
+    for name in [topic.to_owned(), format!("dlq.{topic}")] {
+        match peer.read::<Value>("/topics", &[("topic", name)]) {
+            Ok(found) if found["topics"].as_array().is_some_and(Vec::is_empty) => {}
+            // Whoever may see the letters need not see the topic.
+            Err(failure) if failure.exit != Exit::Denied => return Err(failure),
+            _ => return Ok(()),
+        }
+    }
+    Err(Failure::new(Exit::NotFound, format!("there is no topic {topic}, and no dead letters of it")))
 }
 
 fn or_dash(text: &str) -> String {
@@ -193,6 +212,38 @@ struct Redriven {
     redriven: Option<u64>,
     matching: Option<u64>,
     remaining: u64,
+    #[serde(default)]
+    refused: u64,
+    #[serde(default)]
+    refusals: Vec<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    id: String,
+    code: String,
+    error: String,
+}
+
+impl Redriven {
+    /// Whether every letter that was asked for went: else which did not, and why.
+    fn verdict(&self, topic: &str) -> Result<(), Failure> {
+        if self.refused == 0 {
+            return Ok(());
+        }
+        let mut said = match self.refused {
+            1 => format!("1 letter was refused by {topic} and stays:"),
+            refused => format!("{refused} letters were refused by {topic} and stay:"),
+        };
+        for Refusal { id, code, error } in &self.refusals {
+            said.push_str(&out::plain(&format!(" {id}: {error} ({code});")));
+        }
+        match self.refused - self.refusals.len() as u64 {
+            0 => drop(said.pop()),
+            more => said.push_str(&format!(" and {more} more")),
+        }
+        Err(Failure::failed(said))
+    }
 }
 
 fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
@@ -211,11 +262,17 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
     }
     let query = [("topic", args.topic.clone())];
     let answer = peer.change("POST", "/dlq/redrive", &query, &Value::Object(body).to_string())?;
-    if args.json {
-        return out::line(&answer);
-    }
     let told: Redriven = peer.parse(&answer)?;
+    let none = told.remaining == 0 && told.redriven.or(told.matching) == Some(0);
+    if none {
+        must_exist(&peer, &args.topic)?;
+    }
+    if args.json {
+        out::line(&answer)?;
+        return told.verdict(&args.topic);
+    }
     match (told.redriven, told.matching) {
+        _ if none && args.ids.is_empty() => out::line(&format!("{} has no letters to send back", args.topic))?,
         (None, Some(matching)) => {
             out::line(&format!("{matching} of {} letters fit; none was sent back", told.remaining))?;
         }
@@ -226,7 +283,7 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
             out::hint(&format!("promethean group list {}", args.topic));
         }
     }
-    Ok(())
+    told.verdict(&args.topic)
 }
 
 /// What is asked for, as the hub takes it.
@@ -234,6 +291,11 @@ fn filter(args: &RedriveArgs) -> Result<Map<String, Value>, Failure> {
     let mut body = Map::new();
     for id in &args.ids {
         EventId::parse(id).map_err(|invalid| Failure::usage(format!("ID: {}", invalid.message)))?;
+    }
+    for (flag, text) in [("--group", &args.group), ("--key", &args.key), ("--reason", &args.reason)] {
+        if text.as_deref() == Some("") {
+            return Err(Failure::usage(format!("{flag}: is empty; name one, or leave it out")));
+        }
     }
     let time = |name: &str, text: &Option<String>| text.as_deref().map(|text| hub::time(name, text)).transpose();
     let fields = [
