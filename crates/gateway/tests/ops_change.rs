@@ -329,6 +329,47 @@ async fn dead(hub: &Served, name: &str, letters: impl IntoIterator<Item = Value>
 }
 
 #[tokio::test]
+async fn letters_are_counted_by_group_and_reason_however_many_there_are() {
+    let hub = open_hub().await;
+    dead(&hub, "t", (0..1_500).map(|_| letter("old", "boom", 1))).await;
+    dead(&hub, "t", (0..11_500).map(|_| letter("new", "bang", 1))).await;
+    let groups = json!([{ "group": "new", "letters": 11_500 }, { "group": "old", "letters": 1_500 }]);
+    let shown = hub.get("/dlq?topic=t&limit=1").await.ok();
+    assert_eq!((&shown["letters"], &shown["groups"], shown.get("counted")), (&json!(13_000), &groups, None));
+    let reasons = json!([
+        { "err": "bang", "group": "new", "count": 11_500 }, { "err": "boom", "group": "old", "count": 1_500 },
+    ]);
+    assert_eq!(shown["reasons"], reasons);
+    assert_eq!(hub.get("/dlq?groups=1").await.ok()["topics"][0]["groups"], groups);
+
+    dead(&hub, "t", [letter("old", "bang", 1)]).await;
+    let shown = hub.get("/dlq?topic=t&limit=1").await.ok();
+    assert_eq!(shown["groups"][1], json!({ "group": "old", "letters": 1_501 }), "what came since");
+
+    let sent = hub.post("/dlq/redrive?topic=t", r#"{"group":"new"}"#).await.ok();
+    assert_eq!(sent, json!({ "redriven": 11_500, "remaining": 1_501 }));
+    let shown = hub.get("/dlq?topic=t&limit=1").await.ok();
+    assert_eq!((&shown["letters"], &shown["groups"]), (&json!(1_501), &json!([{ "group": "old", "letters": 1_501 }])));
+}
+
+#[tokio::test]
+async fn a_foreign_event_among_dead_letters_is_told_apart() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["boom"]).await;
+    let ids = dead(&hub, "t", [json!(7), json!({ "x": 1 })]).await;
+    let shown = hub.get("/dlq?topic=t").await.ok();
+    assert_eq!((&shown["letters"], &shown["foreign"]), (&json!(3), &json!(2)));
+    assert_eq!(shown["groups"], json!([{ "group": "g", "letters": 1 }]));
+    assert_eq!(shown["reasons"], json!([{ "err": "boom", "group": "g", "count": 1 }]));
+    let entry = &shown["entries"][1];
+    assert_eq!((&entry["id"], &entry["foreign"], &entry["group"]), (&json!(ids[0]), &json!(true), &json!("")));
+    assert_eq!((&entry["original"]["id"], &entry["original"]["payload"]), (&json!(ids[0]), &json!(7)));
+    assert!(entry["err"].as_str().is_some_and(|err| err.contains("no dead letter")), "{entry}");
+    assert_eq!(hub.get("/dlq?groups=1").await.ok()["topics"][0]["foreign"], 2);
+    assert_eq!(hub.post("/dlq/redrive?topic=t", "").await.ok(), json!({ "redriven": 1, "remaining": 0 }));
+}
+
+#[tokio::test]
 async fn letters_are_asked_for_by_the_name_of_their_topic() {
     let hub = open_hub().await;
     give_up(&hub, "t", "g", &["boom"]).await;

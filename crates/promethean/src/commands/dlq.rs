@@ -29,7 +29,34 @@ struct TopicRow {
     topic: String,
     letters: u64,
     last_ts: Option<u64>,
+    #[serde(flatten)]
+    groups: ByGroup,
+}
+
+/// Letters by group.
+#[derive(Deserialize)]
+struct ByGroup {
     groups: Vec<GroupRow>,
+    /// Somebody else's events among them.
+    #[serde(default)]
+    foreign: u64,
+    /// How many letters were counted, where not all were.
+    counted: Option<u64>,
+}
+
+impl ByGroup {
+    fn told(&self) -> String {
+        let groups: Vec<String> =
+            self.groups.iter().map(|row| format!("{} {}", or_dash(&row.group), row.letters)).collect();
+        let mut told = or_dash(&groups.join(", "));
+        if self.foreign > 0 {
+            told.push_str(&format!("; no dead letters: {}", self.foreign));
+        }
+        if let Some(counted) = self.counted {
+            told.push_str(&format!("; only the oldest {counted} letters are counted, ask again for more"));
+        }
+        told
+    }
 }
 
 #[derive(Deserialize)]
@@ -52,9 +79,8 @@ fn topics(peer: &Peer, json: bool) -> Result<(), Failure> {
     let mut table = Table::new(&["TOPIC", "LETTERS", "LAST", "BY GROUP"]);
     let first = rows.topics.first().map(|row| row.topic.clone());
     for row in rows.topics {
-        let groups: Vec<String> = row.groups.iter().map(|row| format!("{} {}", row.group, row.letters)).collect();
         let last = row.last_ts.map_or_else(|| "-".to_owned(), print::time);
-        table.row([row.topic, row.letters.to_string(), last, groups.join(", ")]);
+        table.row([row.topic, row.letters.to_string(), last, row.groups.told()]);
     }
     table.print()?;
     if let Some(topic) = first {
@@ -66,7 +92,8 @@ fn topics(peer: &Peer, json: bool) -> Result<(), Failure> {
 #[derive(Deserialize)]
 struct Listed {
     letters: u64,
-    groups: Vec<GroupRow>,
+    #[serde(flatten)]
+    groups: ByGroup,
     reasons: Vec<Reason>,
     entries: Vec<Entry>,
     next: Option<String>,
@@ -88,6 +115,8 @@ struct Entry {
     err: String,
     attempts: u64,
     redriven: bool,
+    #[serde(default)]
+    foreign: bool,
     original: Original,
 }
 
@@ -111,12 +140,7 @@ fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool
     if json {
         return out::line(&text);
     }
-    let groups: Vec<String> = listed.groups.iter().map(|row| format!("{} {}", row.group, row.letters)).collect();
-    out::line(&format!(
-        "{topic}: {} letters not sent back; by group: {}",
-        listed.letters,
-        or_dash(&groups.join(", "))
-    ))?;
+    out::line(&format!("{topic}: {} letters not sent back; by group: {}", listed.letters, listed.groups.told()))?;
     for Reason { err, group, count } in &listed.reasons {
         let group = group.as_deref().map_or_else(String::new, |group| format!(" ({group})"));
         out::line(&out::plain(&format!("  {count} × {err}{group}")))?;
@@ -127,9 +151,16 @@ fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool
             entry.seq.to_string(),
             entry.id,
             print::time(entry.ts),
-            entry.group,
+            or_dash(&entry.group),
             entry.attempts.to_string(),
-            (if entry.redriven { "yes" } else { "no" }).to_owned(),
+            (if entry.foreign {
+                "never"
+            } else if entry.redriven {
+                "yes"
+            } else {
+                "no"
+            })
+            .to_owned(),
             or_dash(&entry.original.key.unwrap_or_default()),
             entry.original.id,
             entry.err,

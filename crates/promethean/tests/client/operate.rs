@@ -205,6 +205,7 @@ fn a_letter_that_the_topic_does_not_take_is_named_and_the_others_are_sent_back()
 fn letters_are_asked_for_by_the_name_of_a_topic_that_is_there() {
     let hub = Hub::start(&[]);
     dead_letters(&hub, 1);
+    hub.ok(&["pub", "dlq.a", "7"], "");
     hub.ok(&["pub", "b", "1"], "");
     for (args, code, said) in [
         (&["dlq", "list", "dlq.a"][..], 2, "without dlq."),
@@ -221,4 +222,9 @@ fn letters_are_asked_for_by_the_name_of_a_topic_that_is_there() {
     }
     let nothing = hub.ok(&["dlq", "redrive", "b", "--all"], "");
     assert_eq!(nothing, "b has no letters to send back\n");
+    let text = hub.ok(&["dlq", "list", "a"], "");
+    assert!(text.starts_with("a: 2 letters not sent back; by group: g 1; no dead letters: 1\n"), "{text}");
+    assert!(text.contains("no dead letter: somebody published it to dlq.a"), "{text}");
+    let table = hub.ok(&["dlq", "list"], "");
+    assert!(table.lines().nth(1).is_some_and(|row| row.ends_with("g 1; no dead letters: 1")), "{table}");
 }
