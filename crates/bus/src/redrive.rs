@@ -12,6 +12,8 @@ use serde_json::value::RawValue;
 use crate::status::lag_of;
 use crate::{Bus, Error};
 
+/// Groups whose names begin so are the hub's own: their cursors say what it has done.
+pub const OWN_GROUPS: &str = "promethean:";
 /// The group whose cursor on a dead-letter topic says what has been sent back.
 pub const REDRIVE_GROUP: &str = "promethean:redrive";
 /// Letters sent back with one append.

@@ -114,6 +114,7 @@ async fn a_bad_seek_is_refused_and_moves_nothing() {
         ("/cursors?topic=t&group=g", unknown, 404, "unknown_id"),
         ("/cursors?topic=t&group=g&dryRun=1", unknown, 404, "unknown_id"),
         ("/cursors?topic=t&group=g&dryRun=maybe", r#"{"from":"latest"}"#, 400, "bad_request"),
+        ("/cursors?topic=t&group=promethean:mine", r#"{"from":"latest"}"#, 400, "bad_request"),
     ] {
         put(&hub, path, body).await.refused(status, code);
     }
@@ -403,6 +404,22 @@ async fn redrives_at_once_are_told_of_each_other() {
 
 fn topic(name: &str) -> Topic {
     Topic::parse(name).expect("a topic")
+}
+
+#[tokio::test]
+async fn the_hubs_own_groups_are_not_moved_or_forgotten_by_hand() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["boom"]).await;
+    for path in
+        ["/cursors?topic=dlq.t&group=promethean:redrive", "/cursors?topic=t&group=promethean:compactor&dryRun=1"]
+    {
+        let answer = put(&hub, path, r#"{"from":"latest"}"#).await;
+        assert!(answer.text().contains("belong to the hub"), "{}", answer.text());
+        answer.refused(400, "bad_request");
+    }
+    let path = "/groups?topic=dlq.t&group=promethean:redrive";
+    hub.send(Method::DELETE, path, &[], "").await.refused(400, "bad_request");
+    assert_eq!(hub.get("/dlq?topic=t").await.ok()["letters"], 1);
 }
 
 #[tokio::test]

@@ -228,3 +228,13 @@ fn letters_are_asked_for_by_the_name_of_a_topic_that_is_there() {
     let table = hub.ok(&["dlq", "list"], "");
     assert!(table.lines().nth(1).is_some_and(|row| row.ends_with("g 1; no dead letters: 1")), "{table}");
 }
+
+#[test]
+fn the_hubs_own_groups_are_not_moved() {
+    let hub = Hub::start(&[]);
+    dead_letters(&hub, 1);
+    let args = ["replay", "dlq.a", "--group", "promethean:redrive", "--from", "latest", "--yes"];
+    let (exit, said) = hub.exit(&args);
+    assert_eq!((exit, said.contains("belong to the hub")), (2, true), "{said}");
+    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("1 letter sent back"));
+}
