@@ -238,3 +238,14 @@ fn the_hubs_own_groups_are_not_moved() {
     assert_eq!((exit, said.contains("belong to the hub")), (2, true), "{said}");
     assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("1 letter sent back"));
 }
+
+#[test]
+fn yes_without_a_group_is_a_mistake() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1"], "");
+    // These do not go with a group, and yet do not stand for one.
+    for more in [&[][..], &["--limit", "5"], &["--all"]] {
+        let (exit, said) = hub.exit(&[&["replay", "a", "--yes"], more].concat());
+        assert_eq!((exit, said.contains("--group")), (2, true), "{more:?}: {said}");
+    }
+}
