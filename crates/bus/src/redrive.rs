@@ -144,6 +144,8 @@ impl Bus {
             while let Some((last, mark)) = state.done.take_at(state.floor + 1) {
                 (state.floor, state.last) = (last, mark.or(state.last));
             }
+            // What an earlier one sent back further on is below the floor now, and in `done` no more.
+            next = next.max(state.floor + 1);
             if state == before {
                 continue;
             }

@@ -557,6 +557,23 @@ async fn a_letter_that_its_topic_does_not_take_holds_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_redrive_passes_over_what_one_before_it_sent_back_further_on() {
+    let bus = bus();
+    for n in 1..=700 {
+        let group = if n <= 500 { "old" } else { "new" };
+        let letter = serde_json::json!({ "group": group, "err": "no", "original": { "payload": n } });
+        bus.publish_value(&topic("dlq.t"), &letter).await.expect("published");
+    }
+    let new = Letters { group: Some("new".to_owned()), ..Letters::default() };
+    assert_eq!(bus.redrive_only(&topic("t"), 1_000, &new).await.expect("redriven").redriven, 200);
+    // As if retention had taken them: the log does not know their ids any more.
+    bus.store().trim(&topic("t"), 201).await.expect("trimmed");
+    let rest = bus.redrive(&topic("t"), 1_000).await.expect("redriven");
+    assert_eq!((rest.redriven, rest.remaining), (500, 0));
+    assert_eq!(bus.store().info(&topic("t")).await.expect("readable").expect("there").last_seq, 700);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_redrive_of_some_letters_leaves_the_others_for_later() {
     let bus = bus();
     let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
