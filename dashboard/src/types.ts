@@ -47,9 +47,11 @@ export interface Place { seq: number; lastId?: string; lastTs?: number }
 export interface Seek { topic: string; group: string; dryRun: boolean; before: Place; after: Place; lagBefore: number; lagAfter: number; again: number; skipped: number }
 
 export interface DeadTopics { topics: { topic: string; letters: number; lastTs: number }[] }
-export interface Letter { id: string; seq: number; ts: number; group: string; err: string; attempts: number; redriven: boolean; original: Event }
+export interface Letter { id: string; seq: number; ts: number; group: string; err: string; attempts: number; redriven: boolean; foreign?: boolean; original: Event }
+export interface Redriven { redriven: number; remaining: number; refused?: number; refusals?: { id: string; code: string; error: string }[] }
 export interface DeadLetters {
-  topic: string; letters: number; reasons: { err: string; group?: string; count: number }[]; entries: Letter[]; next?: string;
+  topic: string; letters: number; counted?: number; foreign?: number;
+  reasons: { err: string; group?: string; count: number }[]; entries: Letter[]; next?: string;
 }
 
 export interface Causality { id: string; events: Event[]; missing: string[]; complete: boolean }

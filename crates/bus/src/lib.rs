@@ -49,7 +49,7 @@ pub use dispatcher::{Answer, Receipt};
 pub use error::Error;
 pub use handler::{Handling, Running};
 pub use inbox::{Given, Inbox, SubscriptionId};
-pub use redrive::{Letters, REDRIVE_GROUP, Redriven};
+pub use redrive::{Letters, OWN_GROUPS, REDRIVE_GROUP, Redriven};
 pub use relay::{
     Cluster, FOREIGN, Origin, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, SeekTo,
 };

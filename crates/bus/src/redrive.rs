@@ -1,4 +1,5 @@
-//! Sending dead letters back to their topic: each once, whoever asks and however often.
+//! Sending dead letters back to their topic: each once, whoever asks and however often. One that the topic does not take
+//! stays where it is and holds up no other.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,18 +12,26 @@ use serde_json::value::RawValue;
 use crate::status::lag_of;
 use crate::{Bus, Error};
 
+/// Groups whose names begin so are the hub's own: their cursors say what it has done.
+pub const OWN_GROUPS: &str = "promethean:";
 /// The group whose cursor on a dead-letter topic says what has been sent back.
 pub const REDRIVE_GROUP: &str = "promethean:redrive";
 /// Letters sent back with one append.
 const AT_ONCE: usize = 500;
+/// Refused letters that are named.
+const NAMED: usize = 10;
 
 /// What a redrive did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redriven {
     /// Letters sent back.
     pub redriven: u64,
-    /// Letters that are left.
+    /// Letters that are left, the refused ones among them.
     pub remaining: u64,
+    /// Letters that the topic does not take.
+    pub refused: u64,
+    /// The first ten of them, and why.
+    pub refusals: Vec<(EventId, Error)>,
 }
 
 /// Which letters to send back: those that fit everything that is given.
@@ -84,10 +93,11 @@ struct Original<'a> {
 
 impl Bus {
     /// Sends up to `limit` dead letters of `topic` back to it, oldest first, with `caused_by` the dead letter.
-    /// A letter that was sent back is not sent again.
+    /// A letter that was sent back is not sent again; one that the topic does not take is named, and stays.
     ///
     /// # Errors
-    /// `publish_failed` or `ack_failed`: what was sent back stays so, the rest can be asked for again.
+    /// `publish_failed` or `ack_failed`: what was sent back stays so, the rest can be asked for again. `lease_lost`:
+    /// somebody else redrives the same topic.
     pub async fn redrive(&self, topic: &Topic, limit: u64) -> Result<Redriven, Error> {
         self.redrive_only(topic, limit, &Letters::default()).await
     }
@@ -101,63 +111,108 @@ impl Bus {
         let store = Arc::clone(self.store());
         let loaded = store.load(&letters, &group).await.map_err(|error| Error::group(&error))?;
         let (mut state, mut version) = loaded.unwrap_or((GroupState::default(), 0));
-        let (mut redriven, mut next) = (0, state.floor + 1);
-        while redriven < limit {
-            let most = usize::try_from(limit - redriven).unwrap_or(usize::MAX).min(AT_ONCE);
+        let mut told = Redriven { redriven: 0, remaining: 0, refused: 0, refusals: Vec::new() };
+        let mut next = state.floor + 1;
+        while told.redriven < limit {
+            let most = usize::try_from(limit - told.redriven).unwrap_or(usize::MAX).min(AT_ONCE);
             let batch = store.read(&letters, next, ReadMax::events(most)).await;
             let batch = batch.map_err(|error| Error::group(&error))?;
             if batch.is_empty() {
                 break;
             }
             let before = state.clone();
-            let mut burst = self.burst();
-            for letter in &batch {
-                if state.done.contains(letter.seq) {
-                    next = letter.seq + 1;
-                    continue;
-                }
-                let done = match letter.payload_as::<Letter<'_>>() {
-                    Ok(parsed) if !wanted.fit(letter, &parsed) => false,
-                    Ok(parsed) => {
-                        burst.add(&draft(topic, letter, parsed.original))?;
-                        true
-                    }
-                    // Somebody else's event on the dead-letter topic: not ours to send anywhere.
-                    Err(error) => {
-                        tracing::warn!(topic = %letters, id = %letter.id, %error, "not a dead letter, left");
-                        true
-                    }
-                };
+            let fates = self.send_back(topic, &batch, &state, wanted).await?;
+            for (letter, fate) in batch.iter().zip(fates) {
                 // What lies before it and after the one before is gone from the log.
-                match done {
-                    true => state.done.insert(next, letter.seq, Some((letter.id, letter.ts))),
-                    false => state.done.insert(next, letter.seq - 1, None),
+                match fate {
+                    Fate::Before => {}
+                    Fate::Sent | Fate::Foreign => state.done.insert(next, letter.seq, Some((letter.id, letter.ts))),
+                    Fate::Stays | Fate::Refused(_) => state.done.insert(next, letter.seq - 1, None),
                 }
                 next = letter.seq + 1;
-            }
-            for answer in self.commit(burst).await {
-                redriven += answer?.len() as u64;
+                match fate {
+                    Fate::Sent => told.redriven += 1,
+                    Fate::Refused(error) => {
+                        told.refused += 1;
+                        if told.refusals.len() < NAMED {
+                            told.refusals.push((letter.id, error));
+                        }
+                    }
+                    Fate::Before | Fate::Stays | Fate::Foreign => {}
+                }
             }
             while let Some((last, mark)) = state.done.take_at(state.floor + 1) {
                 (state.floor, state.last) = (last, mark.or(state.last));
             }
+            // What an earlier one sent back further on is below the floor now, and in `done` no more.
+            next = next.max(state.floor + 1);
             if state == before {
                 continue;
             }
             match store.compare_and_set(&letters, &group, version, state.clone()).await {
                 Ok(Saved::Yes(now)) => version = now,
                 Ok(Saved::Conflict) => {
-                    return Err(Error::new(
-                        Code::AckFailed,
-                        "another redrive of this topic is under way; ask again when it is done",
-                    ));
+                    let message = format!(
+                        "another redrive of {topic} is under way and sends these letters back, each once; run this one \
+                         again when it is done, for what is left"
+                    );
+                    return Err(Error::new(Code::LeaseLost, message));
                 }
                 Err(error) => return Err(Error::group(&error)),
             }
         }
         let info = store.info(&letters).await.map_err(|error| Error::group(&error))?;
-        Ok(Redriven { redriven, remaining: lag_of(&state, info.map_or(0, |info| info.last_seq)) })
+        told.remaining = lag_of(&state, info.map_or(0, |info| info.last_seq));
+        Ok(told)
     }
+
+    /// Sends those of `batch` back that fit and were not before; says of each what became of it.
+    async fn send_back(
+        &self,
+        topic: &Topic,
+        batch: &[Event],
+        state: &GroupState,
+        wanted: &Letters,
+    ) -> Result<Vec<Fate>, Error> {
+        let (mut burst, mut fates) = (self.burst(), Vec::with_capacity(batch.len()));
+        for letter in batch {
+            fates.push(match letter.payload_as::<Letter<'_>>() {
+                _ if state.done.contains(letter.seq) => Fate::Before,
+                Ok(parsed) if !wanted.fit(letter, &parsed) => Fate::Stays,
+                Ok(parsed) => match burst.add(&draft(topic, letter, parsed.original)) {
+                    Ok(()) => Fate::Sent,
+                    Err(invalid) => Fate::Refused(invalid.into()),
+                },
+                // Somebody else's event on the dead-letter topic: not ours to send anywhere.
+                Err(error) => {
+                    tracing::warn!(topic = %letter.topic, id = %letter.id, %error, "not a dead letter, left");
+                    Fate::Foreign
+                }
+            });
+        }
+        let sent = fates.iter_mut().filter(|fate| matches!(fate, Fate::Sent));
+        for (fate, answer) in sent.zip(self.commit(burst).await) {
+            match answer {
+                Ok(_) => {}
+                Err(taken) if taken.code == Code::DuplicateId => *fate = Fate::Refused(taken),
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok(fates)
+    }
+}
+
+/// What becomes of a letter.
+enum Fate {
+    /// It was sent back before.
+    Before,
+    /// It is not asked for.
+    Stays,
+    Sent,
+    /// The topic does not take it.
+    Refused(Error),
+    /// It is no dead letter.
+    Foreign,
 }
 
 impl Bus {

@@ -9,7 +9,7 @@ use crate::auth::Authenticator;
 use crate::drain::Drain;
 use crate::limits::Quotas;
 use crate::metrics::Gauges;
-use crate::ops::{About, Samples};
+use crate::ops::{About, DeadCounts, Samples};
 use crate::trace::Tracer;
 use crate::ws::Connections;
 
@@ -36,6 +36,8 @@ pub struct Hub {
     pub gauges: Gauges,
     /// Where spans go, where they are wanted.
     pub tracer: Option<Tracer>,
+    /// Dead letters by group and reason.
+    pub(crate) dead_counts: DeadCounts,
 }
 
 impl Hub {
@@ -52,6 +54,7 @@ impl Hub {
             samples: Samples::default(),
             gauges: Gauges::default(),
             tracer: None,
+            dead_counts: DeadCounts::default(),
         }
     }
 }

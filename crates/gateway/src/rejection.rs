@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use promethean_event::{Code, Invalid};
+use promethean_bus::OWN_GROUPS;
+use promethean_event::{Code, Group, Invalid};
 
 use crate::auth::Refusal;
 use crate::limits::Limited;
@@ -94,6 +95,16 @@ pub const fn status(code: Code) -> StatusCode {
         Code::PublishFailed | Code::AckFailed => StatusCode::INTERNAL_SERVER_ERROR,
         Code::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
     }
+}
+
+/// Refuses a group of the hub's own to everybody else: its cursor says what the hub has done, and must not say anything
+/// else.
+pub(crate) fn not_the_hubs_own(group: &Group) -> Result<(), Rejection> {
+    if !group.as_str().starts_with(OWN_GROUPS) {
+        return Ok(());
+    }
+    let message = format!("group: names that begin with {OWN_GROUPS} belong to the hub; {group} is for nobody else");
+    Err(Rejection::new(Code::BadRequest, message))
 }
 
 /// An error body, `{"error", "code"}`, with its status.

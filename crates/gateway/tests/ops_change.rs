@@ -114,6 +114,7 @@ async fn a_bad_seek_is_refused_and_moves_nothing() {
         ("/cursors?topic=t&group=g", unknown, 404, "unknown_id"),
         ("/cursors?topic=t&group=g&dryRun=1", unknown, 404, "unknown_id"),
         ("/cursors?topic=t&group=g&dryRun=maybe", r#"{"from":"latest"}"#, 400, "bad_request"),
+        ("/cursors?topic=t&group=promethean:mine", r#"{"from":"latest"}"#, 400, "bad_request"),
     ] {
         put(&hub, path, body).await.refused(status, code);
     }
@@ -216,6 +217,7 @@ async fn a_bad_redrive_is_refused() {
         ("/dlq/redrive?topic=t", r#"{"limit":-1}"#, "bad_request"),
         ("/dlq/redrive?topic=t", r#"{"limit":"1"}"#, "bad_request"),
         ("/dlq/redrive?topic=t", r#"{"ids":["7"]}"#, "bad_id"),
+        ("/dlq/redrive?topic=t", r#"{"ids":7}"#, "bad_request"),
     ] {
         hub.post(path, body).await.refused(400, code);
     }
@@ -255,6 +257,169 @@ async fn a_redrive_takes_only_what_fits_and_a_dry_run_takes_nothing() {
     let planned = ask(json!({ "dryRun": true })).await;
     assert_eq!(planned, json!({ "matching": 1, "remaining": 1, "dryRun": true }));
     hub.post("/dlq/redrive?topic=t", r#"{"reason":"x"}"#).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn an_empty_selection_sends_nothing_back() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["boom"]).await;
+    for (body, said) in [
+        (r#"{"ids":[]}"#, "ids"),
+        (r#"{"ids":null}"#, "ids"),
+        (r#"{"group":""}"#, "group"),
+        (r#"{"group":null}"#, "group"),
+        (r#"{"err":""}"#, "err"),
+        (r#"{"errContains":""}"#, "errContains"),
+        (r#"{"key":""}"#, "key"),
+        (r#"{"ids":[],"dryRun":true}"#, "ids"),
+    ] {
+        let answer = hub.post("/dlq/redrive?topic=t", body).await;
+        assert!(answer.text().contains(said), "{body}: {}", answer.text());
+        answer.refused(400, "bad_request");
+    }
+    assert_eq!(hub.stored("t").await.len(), 1, "nothing was sent");
+}
+
+#[tokio::test]
+async fn a_letter_that_is_refused_stays_and_the_others_are_sent_back() {
+    let hub = open_hub().await;
+    let letters: Vec<_> = [10, 100_000, 10].map(|length| letter("g", "boom", length)).into();
+    let ids = dead(&hub, "t", letters).await;
+    put(&hub, "/settings?topic=t", r#"{"maxEventBytes":1024}"#).await.ok();
+    let mut answer = hub.post("/dlq/redrive?topic=t", "").await.ok();
+    let error = answer["refusals"][0]["error"].take();
+    assert!(error.as_str().is_some_and(|error| error.contains("1024")), "{error}");
+    let refusals = json!([{ "id": ids[1], "code": "too_large", "error": null }]);
+    assert_eq!(answer, json!({ "redriven": 2, "remaining": 1, "refused": 1, "refusals": refusals }));
+    assert_eq!(hub.stored("t").await.len(), 2);
+    let shown = hub.get("/dlq?topic=t").await.ok();
+    let redriven = |index: usize| shown["entries"][index]["redriven"].as_bool();
+    assert_eq!([redriven(0), redriven(1), redriven(2)], [Some(true), Some(false), Some(true)]);
+
+    put(&hub, "/settings?topic=t", r#"{"maxEventBytes":null}"#).await.ok();
+    assert_eq!(hub.post("/dlq/redrive?topic=t", "").await.ok(), json!({ "redriven": 1, "remaining": 0 }));
+    assert_eq!(hub.stored("t").await.len(), 3);
+}
+
+#[tokio::test]
+async fn of_many_refused_letters_the_first_ten_are_named() {
+    let hub = open_hub().await;
+    put(&hub, "/settings?topic=t", r#"{"maxEventBytes":1024}"#).await.ok();
+    let ids = dead(&hub, "t", (0..700).map(|n| letter("g", "boom", if n == 650 { 10 } else { 2_000 }))).await;
+    let answer = hub.post("/dlq/redrive?topic=t", "").await.ok();
+    assert_eq!((&answer["redriven"], &answer["refused"]), (&json!(1), &json!(699)));
+    let named: Vec<&str> =
+        answer["refusals"].as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
+    assert_eq!(named, ids[..10]);
+}
+
+/// The payload of a dead letter whose original is about `length` bytes long.
+fn letter(group: &str, err: &str, length: usize) -> Value {
+    let original = json!({ "id": "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d", "topic": "t", "payload": "x".repeat(length) });
+    json!({ "topic": "t", "group": group, "err": err, "attempts": 5, "ts": 1, "original": original })
+}
+
+/// Puts dead letters there, quicker than by giving events up.
+async fn dead(hub: &Served, name: &str, letters: impl IntoIterator<Item = Value>) -> Vec<String> {
+    let topic = topic(name).dead_letter();
+    let mut ids = Vec::new();
+    for letter in letters {
+        ids.push(hub.hub.bus.publish_value(&topic, &letter).await.expect("published").id.to_string());
+    }
+    ids
+}
+
+#[tokio::test]
+async fn letters_are_counted_by_group_and_reason_however_many_there_are() {
+    let hub = open_hub().await;
+    dead(&hub, "t", (0..1_500).map(|_| letter("old", "boom", 1))).await;
+    dead(&hub, "t", (0..11_500).map(|_| letter("new", "bang", 1))).await;
+    let groups = json!([{ "group": "new", "letters": 11_500 }, { "group": "old", "letters": 1_500 }]);
+    let shown = hub.get("/dlq?topic=t&limit=1").await.ok();
+    assert_eq!((&shown["letters"], &shown["groups"], shown.get("counted")), (&json!(13_000), &groups, None));
+    let reasons = json!([
+        { "err": "bang", "group": "new", "count": 11_500 }, { "err": "boom", "group": "old", "count": 1_500 },
+    ]);
+    assert_eq!(shown["reasons"], reasons);
+    assert_eq!(hub.get("/dlq?groups=1").await.ok()["topics"][0]["groups"], groups);
+
+    dead(&hub, "t", [letter("old", "bang", 1)]).await;
+    let shown = hub.get("/dlq?topic=t&limit=1").await.ok();
+    assert_eq!(shown["groups"][1], json!({ "group": "old", "letters": 1_501 }), "what came since");
+
+    let sent = hub.post("/dlq/redrive?topic=t", r#"{"group":"new"}"#).await.ok();
+    assert_eq!(sent, json!({ "redriven": 11_500, "remaining": 1_501 }));
+    let shown = hub.get("/dlq?topic=t&limit=1").await.ok();
+    assert_eq!((&shown["letters"], &shown["groups"]), (&json!(1_501), &json!([{ "group": "old", "letters": 1_501 }])));
+}
+
+#[tokio::test]
+async fn a_foreign_event_among_dead_letters_is_told_apart() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["boom"]).await;
+    let ids = dead(&hub, "t", [json!(7), json!({ "x": 1 })]).await;
+    let shown = hub.get("/dlq?topic=t").await.ok();
+    assert_eq!((&shown["letters"], &shown["foreign"]), (&json!(3), &json!(2)));
+    assert_eq!(shown["groups"], json!([{ "group": "g", "letters": 1 }]));
+    assert_eq!(shown["reasons"], json!([{ "err": "boom", "group": "g", "count": 1 }]));
+    let entry = &shown["entries"][1];
+    assert_eq!((&entry["id"], &entry["foreign"], &entry["group"]), (&json!(ids[0]), &json!(true), &json!("")));
+    assert_eq!((&entry["original"]["id"], &entry["original"]["payload"]), (&json!(ids[0]), &json!(7)));
+    assert!(entry["err"].as_str().is_some_and(|err| err.contains("no dead letter")), "{entry}");
+    assert_eq!(hub.get("/dlq?groups=1").await.ok()["topics"][0]["foreign"], 2);
+    assert_eq!(hub.post("/dlq/redrive?topic=t", "").await.ok(), json!({ "redriven": 1, "remaining": 0 }));
+}
+
+#[tokio::test]
+async fn letters_are_asked_for_by_the_name_of_their_topic() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["boom"]).await;
+    let answer = hub.get("/dlq?topic=dlq.t").await;
+    assert!(answer.text().contains("without dlq."), "{}", answer.text());
+    answer.refused(400, "bad_request");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn redrives_at_once_are_told_of_each_other() {
+    let hub = open_hub().await;
+    let mut letters = 0;
+    loop {
+        dead(&hub, "t", (0..2_000).map(|_| letter("g", "boom", 1))).await;
+        letters += 2_000;
+        let all = futures_util::future::join_all((0..4).map(|_| hub.post("/dlq/redrive?topic=t", ""))).await;
+        let lost: Vec<Answer> = all.into_iter().filter(|answer| answer.status != 200).collect();
+        for answer in &lost {
+            let said = answer.refused(409, "lease_lost");
+            assert!(said.contains("another redrive of t") && said.contains("again"), "{said}");
+        }
+        hub.post("/dlq/redrive?topic=t", "").await.ok();
+        assert_eq!(hub.hub.bus.store().info(&topic("t")).await.expect("readable").expect("there").last_seq, letters);
+        // Nearly always the first time.
+        if !lost.is_empty() {
+            break;
+        }
+        assert!(letters < 100_000, "they are never at once");
+    }
+}
+
+fn topic(name: &str) -> Topic {
+    Topic::parse(name).expect("a topic")
+}
+
+#[tokio::test]
+async fn the_hubs_own_groups_are_not_moved_or_forgotten_by_hand() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["boom"]).await;
+    for path in
+        ["/cursors?topic=dlq.t&group=promethean:redrive", "/cursors?topic=t&group=promethean:compactor&dryRun=1"]
+    {
+        let answer = put(&hub, path, r#"{"from":"latest"}"#).await;
+        assert!(answer.text().contains("belong to the hub"), "{}", answer.text());
+        answer.refused(400, "bad_request");
+    }
+    let path = "/groups?topic=dlq.t&group=promethean:redrive";
+    hub.send(Method::DELETE, path, &[], "").await.refused(400, "bad_request");
+    assert_eq!(hub.get("/dlq?topic=t").await.ok()["letters"], 1);
 }
 
 #[tokio::test]

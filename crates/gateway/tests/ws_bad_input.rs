@@ -114,6 +114,12 @@ async fn an_option_out_of_range_is_named() {
 }
 
 #[tokio::test]
+async fn a_group_of_the_hubs_own_is_not_subscribed_to() {
+    let group = json!({"op": "SUBSCRIBE", "topic": "dlq.a", "group": "promethean:redrive"}).to_string();
+    assert!(message(&refused(&group, "bad_request").await).contains("belong to the hub"));
+}
+
+#[tokio::test]
 async fn an_unknown_op_is_refused_and_corr_comes_back() {
     let answer = refused(r#"{"op":"SHOUT","corr":7}"#, "bad_request").await;
     assert_eq!((message(&answer).starts_with("op:"), &answer["corr"]), (true, &json!(7)));

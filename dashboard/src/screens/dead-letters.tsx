@@ -4,7 +4,7 @@ import { send } from "../api";
 import { ago, count, many, preview } from "../format";
 import { useGet, useNow } from "../poll";
 import { href } from "../route";
-import type { DeadLetters as Letters, DeadTopics, Hub, Letter } from "../types";
+import type { DeadLetters as Letters, DeadTopics, Hub, Letter, Redriven } from "../types";
 import { Json } from "../ui/json";
 import { Dialog, Field, Head, Pill, Problem } from "../ui/parts";
 import { Table } from "../ui/table";
@@ -39,7 +39,7 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
   const may = hub?.admin !== false;
   return (
     <>
-      <Head title={topic} note={<><a href={href("dead-letters")}>← all dead letters</a>{data && <> · {count(data.letters)} waiting</>}</>}>
+      <Head title={topic} note={<><a href={href("dead-letters")}>← all dead letters</a>{data && <> · {count(data.letters)} waiting{data.foreign ? `, ${count(data.foreign)} of them no dead letters` : ""}{data.counted !== undefined && `; by reason the oldest ${count(data.counted)}`}</>}</>}>
         <button type="button" class="primary" disabled={!may || !data?.letters} onClick={() => setAsked({ words: `all ${many(data!.letters, "letter")}` })}>Send all back…</button>
       </Head>
       <Problem error={error} />
@@ -49,8 +49,8 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
           { title: "Reason", wide: true, by: (x) => x.err, cell: (x) => x.err },
           { title: "Group", by: (x) => x.group ?? "", cell: (x) => (x.group ? <a href={href("groups", { topic, group: x.group })}>{x.group}</a> : "–") },
           { title: "Letters", num: true, by: (x) => x.count, cell: (x) => count(x.count) },
-          // What is counted together under _other has no reason of its own to send back by.
-          { title: "", cell: (x) => x.group !== undefined && <button type="button" disabled={!may} onClick={() => setAsked({ err: x.err, group: x.group!, words: `${many(x.count, "letter")} with this reason` })}>Send back…</button> },
+          // What is counted together under _other, or has none, has no reason to send back by.
+          { title: "", cell: (x) => x.group && x.err && <button type="button" disabled={!may} onClick={() => setAsked({ err: x.err, group: x.group!, words: `${many(x.count, "letter")} with this reason` })}>Send back…</button> },
         ]} />
       </section>
       <section class="panel">
@@ -61,7 +61,7 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
           { title: "Reason", wide: true, cell: (x) => x.err },
           { title: "Attempts", num: true, cell: (x) => x.attempts },
           { title: "Event", wide: true, cell: (x) => <code>{preview(x.original.payload, 80)}</code> },
-          { title: "", cell: (x) => (x.redriven ? <Pill tone="good">sent back</Pill> : <Pill tone="warn">waits</Pill>) },
+          { title: "", cell: (x) => (x.foreign ? <Pill tone="calm">no dead letter</Pill> : x.redriven ? <Pill tone="good">sent back</Pill> : <Pill tone="warn">waits</Pill>) },
         ]} />
         {(after || data?.next) && <div class="row pad">
           {after && <button type="button" onClick={() => setAfter(undefined)}>Newest</button>}
@@ -71,11 +71,11 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
       {open && (
         <Dialog title="Dead letter" onClose={() => setOpen(undefined)}>
           <p><b>{open.err}</b></p>
-          <p class="muted">{many(open.attempts, "attempt")} by {open.group}, {ago(open.ts, now)}</p>
+          <p class="muted">{!open.foreign && `${many(open.attempts, "attempt")} by ${open.group}, `}{ago(open.ts, now)}</p>
           <Json value={open.original} />
           <div class="row end">
             <a class="button" href={href("causality", { id: open.id })}>Causality</a>
-            <button type="button" class="primary" disabled={!may || open.redriven} onClick={() => { setAsked({ ids: [open.id], words: "this letter" }); setOpen(undefined); }}>Send back…</button>
+            <button type="button" class="primary" disabled={!may || open.redriven || open.foreign} onClick={() => { setAsked({ ids: [open.id], words: "this letter" }); setOpen(undefined); }}>Send back…</button>
           </div>
         </Dialog>
       )}
@@ -86,7 +86,7 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
 
 function Redrive({ topic, choice, onClose }: { topic: string; choice: Choice; onClose: () => void }) {
   const [limit, setLimit] = useState("");
-  const [result, setResult] = useState<{ redriven: number; remaining: number }>();
+  const [result, setResult] = useState<Redriven>();
   const [error, setError] = useState<Error>();
   const run = async () => {
     const { words: _, ...body } = choice;
@@ -95,7 +95,7 @@ function Redrive({ topic, choice, onClose }: { topic: string; choice: Choice; on
   return (
     <Dialog title="Send back" onClose={onClose}>
       {result
-        ? <p role="status">Sent {count(result.redriven)} back to <b>{topic}</b>; {count(result.remaining)} remain.</p>
+        ? <p role="status">Sent {count(result.redriven)} back to <b>{topic}</b>; {count(result.remaining)} remain.{result.refused ? ` ${many(result.refused, "letter")} refused: ${result.refusals?.map((x) => `${x.id}: ${x.error}`).join("; ")}` : ""}</p>
         : <p>Publishes {choice.words} to <b>{topic}</b> again. Every group of the topic gets them, not only the one that failed.</p>}
       {!result && !choice.ids && <Field label="At most"><input type="number" min="1" placeholder="all" value={limit} onInput={(e) => setLimit(e.currentTarget.value)} /></Field>}
       <Problem error={error} />

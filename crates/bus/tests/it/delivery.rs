@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{bus, drain, earliest, group, next, nothing, publish, publish_keyed, subscribe, topic};
 use promethean_bus::{Code, EventId, Filter, From, Inbox, Letters, Ordered, Request, Selector, SubscribeOptions};
-use promethean_store::ReadMax;
+use promethean_store::{ReadMax, TopicSettings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -527,6 +527,50 @@ async fn a_redrive_sends_each_letter_back_once() {
     assert_eq!(first.event().payload(), "1");
     let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(1)).await.expect("readable");
     assert_eq!(first.event().fields().caused_by, [letters[0].id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_its_topic_does_not_take_holds_up_no_other() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+    for payload in ["one", &"x".repeat(2_000), "three"] {
+        bus.publish_value(&topic("t"), payload).await.expect("published");
+        next(&mut events).await.nack("no").await.expect("nacked");
+    }
+    nothing(&mut events, SECOND).await;
+    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(10)).await.expect("readable");
+    let set = async |max_event_bytes| {
+        let settings = TopicSettings { max_event_bytes, ..Default::default() };
+        bus.store().set_settings(&topic("t"), settings).await.expect("set");
+    };
+    set(Some(1_024)).await;
+    for redriven in [2, 0] {
+        let done = bus.redrive(&topic("t"), 100).await.expect("redriven");
+        assert_eq!((done.redriven, done.remaining, done.refused), (redriven, 1, 1));
+        let named: Vec<_> = done.refusals.iter().map(|(id, error)| (*id, error.code)).collect();
+        assert_eq!(named, [(letters[1].id, Code::TooLarge)]);
+    }
+    set(None).await;
+    let done = bus.redrive(&topic("t"), 100).await.expect("redriven");
+    assert_eq!((done.redriven, done.remaining, done.refused), (1, 0, 0));
+    assert_eq!(drain(&mut events, 3).await[..2], ["\"one\"", "\"three\""]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redrive_passes_over_what_one_before_it_sent_back_further_on() {
+    let bus = bus();
+    for n in 1..=700 {
+        let group = if n <= 500 { "old" } else { "new" };
+        let letter = serde_json::json!({ "group": group, "err": "no", "original": { "payload": n } });
+        bus.publish_value(&topic("dlq.t"), &letter).await.expect("published");
+    }
+    let new = Letters { group: Some("new".to_owned()), ..Letters::default() };
+    assert_eq!(bus.redrive_only(&topic("t"), 1_000, &new).await.expect("redriven").redriven, 200);
+    // As if retention had taken them: the log does not know their ids any more.
+    bus.store().trim(&topic("t"), 201).await.expect("trimmed");
+    let rest = bus.redrive(&topic("t"), 1_000).await.expect("redriven");
+    assert_eq!((rest.redriven, rest.remaining), (500, 0));
+    assert_eq!(bus.store().info(&topic("t")).await.expect("readable").expect("there").last_seq, 700);
 }
 
 #[tokio::test(start_paused = true)]

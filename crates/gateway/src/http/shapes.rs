@@ -50,15 +50,20 @@ const OBJECTS: &[(&str, &str)] = &[
     ("Lag", "topic: text, group: text, lastCursor: Cursor|null, tail: id|null, lagMs: n, lag: n"),
     ("KeysPage", "topic: text, at?: n, complete?: flag, entries: {Event}, next?: text"),
     ("DeadTopics", "topics: [DeadTopic]"),
-    ("DeadTopic", "topic: text, letters: n, lastTs?: n, groups?: [DeadGroup]"),
+    ("DeadTopic", "topic: text, letters: n, lastTs?: n, groups?: [DeadGroup], foreign?: n, counted?: n"),
     ("DeadGroup", "group: text, letters: n"),
     (
         "DeadLetters",
-        "topic: text, letters: n, groups: [DeadGroup], reasons: [DeadReason], entries: [DeadLetter], next?: id",
+        "topic: text, letters: n, groups: [DeadGroup], foreign?: n, counted?: n, reasons: [DeadReason], \
+         entries: [DeadLetter], next?: id",
     ),
     ("DeadReason", "err: text, group?: text, count: n"),
-    ("DeadLetter", "id: id, seq: n, ts: n, group: text, err: text, attempts: n, redriven: flag, original: any"),
-    ("Redriven", "redriven: n, remaining: n"),
+    (
+        "DeadLetter",
+        "id: id, seq: n, ts: n, group: text, err: text, attempts: n, redriven: flag, foreign?: flag, original: any",
+    ),
+    ("Redriven", "redriven: n, remaining: n, refused?: n, refusals?: [RefusedLetter]"),
+    ("RefusedLetter", "id: id, code: text, error: text"),
     ("RedrivePlan", "matching: n, remaining: n, dryRun: flag"),
     (
         "HubSamples",

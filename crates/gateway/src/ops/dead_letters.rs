@@ -1,10 +1,9 @@
 //! `GET /dlq` and `POST /dlq/redrive`: dead letters of a topic, and sending them back.
 //!
 //! `topic` is always the original's name. A letter is redriven when it lies at or below the place of the hub's own group
-//! on the dead-letter topic, or is done above it.
+//! on the dead-letter topic, or is done above it. Somebody else's event on a dead-letter topic is shown as what it is.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -15,7 +14,9 @@ use promethean_event::{Code, Event, EventId, Group, Millis, Seq, Topic};
 use promethean_store::{GroupState, ReadMax, TopicInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
+use super::dead_counts::{Tally, counted};
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{Caller, Changer, Query, SMALL, json_body, parse_json, read_body, unreadable};
@@ -23,11 +24,9 @@ use crate::rejection::Rejection;
 
 const DEFAULT: usize = 100;
 const MOST: usize = 1_000;
-/// Letters that reasons are counted over, and bytes of them at most.
-const COUNTED: u64 = 10_000;
-const COUNTED_BYTES: usize = 64 * 1024 * 1024;
-/// Kinds of reasons that are listed.
+/// Groups, and reasons, that are listed; the others together as [`OTHER`].
 const KINDS: usize = 100;
+const OTHER: &str = "_other";
 
 /// A dead letter's payload.
 #[derive(Deserialize)]
@@ -39,7 +38,14 @@ struct Letter<'a> {
     #[serde(default)]
     attempts: u64,
     #[serde(borrow)]
-    original: Option<&'a RawValue>,
+    original: &'a RawValue,
+}
+
+/// Of an original, what makes it one.
+#[derive(Deserialize)]
+struct Original<'a> {
+    #[serde(borrow, rename = "payload")]
+    _payload: &'a RawValue,
 }
 
 #[derive(Serialize)]
@@ -48,8 +54,24 @@ struct TopicRow {
     letters: u64,
     #[serde(rename = "lastTs", skip_serializing_if = "Option::is_none")]
     last_ts: Option<Millis>,
+    #[serde(flatten)]
+    groups: Option<ByGroup>,
+}
+
+/// Letters by group.
+#[derive(Serialize)]
+struct ByGroup {
+    groups: Vec<GroupRow>,
+    /// How many of the letters are no dead letters.
+    #[serde(skip_serializing_if = "is_zero")]
+    foreign: u64,
+    /// How many letters were counted, where not all were.
     #[serde(skip_serializing_if = "Option::is_none")]
-    groups: Option<Vec<GroupRow>>,
+    counted: Option<u64>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 #[derive(Serialize)]
@@ -72,6 +94,9 @@ struct Entry {
     err: String,
     attempts: u64,
     redriven: bool,
+    /// No dead letter: `original` is the event itself.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    foreign: bool,
     original: Box<RawValue>,
 }
 
@@ -87,7 +112,8 @@ struct Reason {
 struct Listed {
     topic: Topic,
     letters: u64,
-    groups: Vec<GroupRow>,
+    #[serde(flatten)]
+    groups: ByGroup,
     reasons: Vec<Reason>,
     entries: Vec<Entry>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,9 +121,9 @@ struct Listed {
 }
 
 /// A dead-letter topic and what of it was sent back.
-struct Dead {
-    info: TopicInfo,
-    state: GroupState,
+pub(super) struct Dead {
+    pub(super) info: TopicInfo,
+    pub(super) state: GroupState,
 }
 
 impl Dead {
@@ -114,8 +140,19 @@ impl Dead {
         (self.info.last_seq + 1).saturating_sub(from).saturating_sub(self.state.done.count_from(from))
     }
 
-    fn is_redriven(&self, seq: Seq) -> bool {
+    pub(super) fn is_redriven(&self, seq: Seq) -> bool {
         seq <= self.state.floor || self.state.done.contains(seq)
+    }
+}
+
+/// A dead-letter topic is named by its origin.
+fn origin(topic: Topic) -> Result<Topic, Rejection> {
+    match topic.as_str().strip_prefix("dlq.").filter(|_| topic.is_dead_letter()) {
+        None => Ok(topic),
+        Some(origin) => {
+            let message = format!("topic: name the topic whose events they were, without dlq.: {origin}");
+            Err(Rejection::new(Code::BadRequest, message))
+        }
     }
 }
 
@@ -130,14 +167,14 @@ pub(super) async fn dead_letters(
     query: Query,
 ) -> Result<Response, Rejection> {
     let Some(text) = query.one("topic")? else { return topics(&hub, &caller, query.flag("groups", false)?).await };
-    let topic = Topic::parse(text)?;
+    let topic = origin(Topic::parse(text)?)?;
     if !sees(&caller, &topic) {
         return Err(Rejection::forbidden(Action::Subscribe, topic.dead_letter().as_str()));
     }
     let (after, limit) = (query.id("after")?, query.limit(DEFAULT, MOST)?);
     let letters = topic.dead_letter();
     let Some(dead) = Dead::load(&hub, &letters).await? else {
-        let (groups, reasons, entries) = (Vec::new(), Vec::new(), Vec::new());
+        let (groups, reasons, entries) = (by_group(&Tally::default(), 0), Vec::new(), Vec::new());
         return Ok(json_body(&Listed { topic, letters: 0, groups, reasons, entries, next: None }));
     };
     let before = match after {
@@ -150,8 +187,9 @@ pub(super) async fn dead_letters(
     };
     let (events, more) = newest(&hub, &letters, &dead, before, limit).await?;
     let next = events.last().filter(|_| more).map(|event| event.id);
-    let entries = events.iter().filter_map(|event| entry(event, &dead)).collect();
-    let Counted { reasons, groups } = counted(&hub, &letters, &dead).await?;
+    let entries = events.iter().map(|event| entry(event, &dead)).collect::<Result<_, _>>()?;
+    let tally = counted(&hub, &letters, &dead).await?;
+    let (groups, reasons) = (by_group(&tally, dead.left()), by_reason(&tally));
     Ok(json_body(&Listed { topic, letters: dead.left(), groups, reasons, entries, next }))
 }
 
@@ -163,7 +201,7 @@ async fn topics(hub: &Hub, caller: &Caller, with_groups: bool) -> Result<Respons
         let Some(dead) = Dead::load(hub, &letters).await? else { continue };
         if dead.left() > 0 {
             let groups = match with_groups {
-                true => Some(counted(hub, &letters, &dead).await?.groups),
+                true => Some(by_group(&counted(hub, &letters, &dead).await?, dead.left())),
                 false => None,
             };
             topics.push(TopicRow { topic, letters: dead.left(), last_ts: dead.info.last.map(|(_, ts)| ts), groups });
@@ -206,65 +244,51 @@ async fn window(hub: &Hub, letters: &Topic, start: Seq, end: Seq) -> Result<Vec<
     Ok(events)
 }
 
-fn entry(event: &Event, dead: &Dead) -> Option<Entry> {
-    let letter: Letter<'_> = event.payload_as().ok()?;
-    Some(Entry {
-        id: event.id,
-        seq: event.seq,
-        ts: event.ts,
-        group: letter.group.into_owned(),
-        err: letter.err.into_owned(),
-        attempts: letter.attempts,
-        redriven: dead.is_redriven(event.seq),
-        original: letter.original?.to_owned(),
+fn entry(event: &Event, dead: &Dead) -> Result<Entry, Rejection> {
+    let (id, seq, ts, redriven) = (event.id, event.seq, event.ts, dead.is_redriven(event.seq));
+    let letter = event.payload_as::<Letter<'_>>().ok();
+    let letter = letter.filter(|letter| serde_json::from_str::<Original<'_>>(letter.original.get()).is_ok());
+    Ok(match letter {
+        Some(letter) => Entry {
+            id,
+            seq,
+            ts,
+            group: letter.group.into_owned(),
+            err: letter.err.into_owned(),
+            attempts: letter.attempts,
+            redriven,
+            foreign: false,
+            original: letter.original.to_owned(),
+        },
+        None => {
+            let unreadable = |error: serde_json::Error| Rejection::new(Code::AckFailed, error.to_string());
+            let err = format!("no dead letter: somebody published it to {}", event.topic);
+            let original = RawValue::from_string(event.to_json()).map_err(unreadable)?;
+            Entry { id, seq, ts, group: String::new(), err, attempts: 0, redriven, foreign: true, original }
+        }
     })
 }
 
-/// The latest letters that were not sent back, counted by reason and by group, most frequent first.
-struct Counted {
-    reasons: Vec<Reason>,
-    groups: Vec<GroupRow>,
+fn by_group(tally: &Tally, letters: u64) -> ByGroup {
+    let (rows, others) = tally.groups(KINDS);
+    let others = (others > 0).then_some((OTHER, others));
+    let row = |(group, letters): (&str, u64)| GroupRow { group: group.to_owned(), letters };
+    ByGroup {
+        groups: rows.into_iter().chain(others).map(row).collect(),
+        foreign: tally.foreign,
+        counted: (tally.counted < letters).then_some(tally.counted),
+    }
 }
 
-async fn counted(hub: &Hub, letters: &Topic, dead: &Dead) -> Result<Counted, Rejection> {
-    let mut counts: HashMap<(String, String), u64> = HashMap::new();
-    let (mut other, mut bytes) = (0, 0);
-    let mut next = dead.info.first_seq.max((dead.info.last_seq + 1).saturating_sub(COUNTED));
-    while next <= dead.info.last_seq && bytes < COUNTED_BYTES {
-        let read = hub.bus.store().read(letters, next, ReadMax::events(500)).await.map_err(unreadable)?;
-        let Some(last) = read.last() else { break };
-        next = last.seq + 1;
-        for event in read.iter().filter(|event| !dead.is_redriven(event.seq)) {
-            bytes += event.body.len();
-            let Ok(letter) = event.payload_as::<Letter<'_>>() else { continue };
-            let kind = (letter.err.into_owned(), letter.group.into_owned());
-            // Ten times what is shown is enough to find the most frequent ones.
-            if counts.len() < 10 * KINDS || counts.contains_key(&kind) {
-                *counts.entry(kind).or_default() += 1;
-            } else {
-                other += 1;
-            }
-        }
-    }
-    let mut by_group: HashMap<&str, u64> = HashMap::new();
-    for ((_, group), count) in &counts {
-        *by_group.entry(group).or_default() += count;
-    }
-    let row = |(group, letters): (&str, u64)| GroupRow { group: group.to_owned(), letters };
-    let mut groups: Vec<GroupRow> = by_group.into_iter().map(row).collect();
-    groups.sort_by(|one, two| (two.letters, &one.group).cmp(&(one.letters, &two.group)));
-    let rest = groups.drain(KINDS.min(groups.len())..).map(|row| row.letters).sum::<u64>() + other;
-    if rest > 0 {
-        groups.push(GroupRow { group: "_other".to_owned(), letters: rest });
-    }
-    let mut reasons: Vec<Reason> =
-        counts.into_iter().map(|((err, group), count)| Reason { err, group: Some(group), count }).collect();
-    reasons.sort_by(|one, two| (two.count, &one.err, &one.group).cmp(&(one.count, &two.err, &two.group)));
-    other += reasons.drain(KINDS.min(reasons.len())..).map(|reason| reason.count).sum::<u64>();
-    if other > 0 {
-        reasons.push(Reason { err: "_other".to_owned(), group: None, count: other });
-    }
-    Ok(Counted { reasons, groups })
+fn by_reason(tally: &Tally) -> Vec<Reason> {
+    let (rows, others) = tally.reasons(KINDS);
+    let row = |((err, group), count): ((&str, &str), u64)| Reason {
+        err: err.to_owned(),
+        group: Some(group.to_owned()),
+        count,
+    };
+    let others = (others > 0).then(|| Reason { err: OTHER.to_owned(), group: None, count: others });
+    rows.into_iter().map(row).chain(others).collect()
 }
 
 #[derive(Deserialize, Default)]
@@ -277,11 +301,49 @@ struct Asked {
     key: Option<String>,
     since: Option<Millis>,
     until: Option<Millis>,
-    #[serde(default)]
-    ids: Vec<String>,
+    ids: Option<Vec<String>>,
     #[serde(default)]
     dry_run: bool,
 }
+
+impl Asked {
+    /// Reads a body. A selection that is `null` is none that was meant: it would select everything.
+    fn parse(body: &[u8]) -> Result<Self, Rejection> {
+        if body.is_empty() {
+            return Ok(Self::default());
+        }
+        let fields: Map<String, Value> = parse_json(body)?;
+        if let Some((name, _)) = fields.iter().find(|(name, value)| value.is_null() && *name != "limit") {
+            return Err(Rejection::new(Code::BadRequest, format!("{name}: is null; {LEAVE_OUT}")));
+        }
+        let wrong = |error| Rejection::new(Code::BadRequest, format!("the body: {error}"));
+        serde_json::from_value(Value::Object(fields)).map_err(wrong)
+    }
+
+    /// What is asked for; an empty selection, which is a mistake of whoever filled it in, is refused.
+    fn wanted(self) -> Result<Letters, Rejection> {
+        let texts =
+            [("group", &self.group), ("err", &self.err), ("errContains", &self.err_contains), ("key", &self.key)];
+        if let Some((name, _)) = texts.iter().find(|(_, text)| text.as_deref() == Some("")) {
+            return Err(Rejection::new(Code::BadRequest, format!("{name}: is empty; {LEAVE_OUT}")));
+        }
+        if self.ids.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Rejection::new(Code::BadRequest, format!("ids: name at least one; {LEAVE_OUT}")));
+        }
+        let ids = self.ids.unwrap_or_default().iter().map(|text| EventId::parse(text)).collect::<Result<_, _>>();
+        Ok(Letters {
+            group: self.group,
+            err: self.err,
+            err_contains: self.err_contains,
+            key: self.key,
+            since: self.since,
+            until: self.until,
+            ids: ids.map_err(|invalid| promethean_event::Invalid { field: "ids".to_owned(), ..invalid })?,
+        })
+    }
+}
+
+const LEAVE_OUT: &str = "without any selection, all letters are sent back";
 
 /// What a dry run answers.
 #[derive(Serialize)]
@@ -296,6 +358,19 @@ struct Planned {
 struct Redriven {
     redriven: u64,
     remaining: u64,
+    /// Letters that the topic does not take.
+    #[serde(skip_serializing_if = "is_zero")]
+    refused: u64,
+    /// The first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refusals: Vec<Refusal>,
+}
+
+#[derive(Serialize)]
+struct Refusal {
+    id: EventId,
+    code: &'static str,
+    error: String,
 }
 
 pub(super) async fn redrive(
@@ -303,32 +378,23 @@ pub(super) async fn redrive(
     Changer { topic, sub }: Changer,
     body: Body,
 ) -> Result<Response, Rejection> {
-    let body = read_body(body, SMALL).await?;
-    let asked: Asked = if body.is_empty() { Asked::default() } else { parse_json(&body)? };
+    let asked = Asked::parse(&read_body(body, SMALL).await?)?;
     if asked.limit == Some(0) {
         return Err(Rejection::new(Code::BadRequest, "limit: must be at least 1"));
     }
-    if topic.is_dead_letter() {
-        let message = "topic: name the topic whose events they were, without dlq.";
-        return Err(Rejection::new(Code::BadRequest, message));
-    }
-    let ids = asked.ids.iter().map(|text| EventId::parse(text)).collect::<Result<_, _>>();
-    let wanted = Letters {
-        group: asked.group,
-        err: asked.err,
-        err_contains: asked.err_contains,
-        key: asked.key,
-        since: asked.since,
-        until: asked.until,
-        ids: ids.map_err(|invalid| promethean_event::Invalid { field: "ids".to_owned(), ..invalid })?,
-    };
-    let limit = asked.limit.unwrap_or(u64::MAX);
-    if asked.dry_run {
+    let topic = origin(topic)?;
+    let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
+    let wanted = asked.wanted()?;
+    if dry_run {
         let matching = hub.bus.redrivable(&topic, limit, &wanted).await?;
         let remaining = Dead::load(&hub, &topic.dead_letter()).await?.map_or(0, |dead| dead.left());
         return Ok(json_body(&Planned { matching, remaining, dry_run: true }));
     }
     let done = hub.bus.redrive_only(&topic, limit, &wanted).await?;
-    tracing::info!(%topic, letters = done.redriven, sub, "dead letters were sent back");
-    Ok(json_body(&Redriven { redriven: done.redriven, remaining: done.remaining }))
+    tracing::info!(%topic, letters = done.redriven, refused = done.refused, sub, "dead letters were sent back");
+    let refusal =
+        |(id, error): (EventId, promethean_bus::Error)| Refusal { id, code: error.code.as_str(), error: error.message };
+    let refusals = done.refusals.into_iter().map(refusal).collect();
+    let (redriven, remaining, refused) = (done.redriven, done.remaining, done.refused);
+    Ok(json_body(&Redriven { redriven, remaining, refused, refusals }))
 }

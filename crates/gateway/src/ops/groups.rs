@@ -18,7 +18,7 @@ use super::topics;
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{Caller, Query, json_body, unreadable};
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, not_the_hubs_own};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -81,6 +81,7 @@ struct Forgotten {
 pub(super) async fn forget(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
     let (topic, group) = query.topic_and_group()?;
     caller.may(Action::Admin, &topic)?;
+    not_the_hubs_own(&group)?;
     let forgotten = hub.bus.forget_group(&topic, &group).await?;
     if forgotten {
         tracing::info!(%topic, %group, sub = caller.identity.sub.as_deref(), "the group was forgotten");

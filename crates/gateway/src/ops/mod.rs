@@ -10,6 +10,7 @@ mod as_of;
 mod backup;
 mod causality;
 mod connections;
+mod dead_counts;
 mod dead_letters;
 mod explain;
 mod groups;
@@ -32,6 +33,7 @@ use crate::rejection::method_not_allowed;
 use crate::{Hub, dashboard, metrics, ws};
 
 pub use about::{About, Addresses};
+pub(crate) use dead_counts::Counts as DeadCounts;
 pub(crate) use holders::Holdings;
 pub use samples::Samples;
 

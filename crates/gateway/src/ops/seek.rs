@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{self, Caller, Query, SMALL, event_at, json_body, parse_json, read_body, unreadable};
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, not_the_hubs_own};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -68,6 +68,7 @@ pub(super) async fn seek(
 ) -> Result<Response, Rejection> {
     let (topic, group) = query.topic_and_group()?;
     caller.may(Action::Admin, &topic)?;
+    not_the_hubs_own(&group)?;
     let dry_run = query.flag("dryRun", false)?;
     let to = asked(&read_body(body, SMALL).await?)?;
     let before = hub.bus.lag(&topic, &group).await?;

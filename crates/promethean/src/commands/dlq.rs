@@ -29,7 +29,34 @@ struct TopicRow {
     topic: String,
     letters: u64,
     last_ts: Option<u64>,
+    #[serde(flatten)]
+    groups: ByGroup,
+}
+
+/// Letters by group.
+#[derive(Deserialize)]
+struct ByGroup {
     groups: Vec<GroupRow>,
+    /// Somebody else's events among them.
+    #[serde(default)]
+    foreign: u64,
+    /// How many letters were counted, where not all were.
+    counted: Option<u64>,
+}
+
+impl ByGroup {
+    fn told(&self) -> String {
+        let groups: Vec<String> =
+            self.groups.iter().map(|row| format!("{} {}", or_dash(&row.group), row.letters)).collect();
+        let mut told = or_dash(&groups.join(", "));
+        if self.foreign > 0 {
+            told.push_str(&format!("; no dead letters: {}", self.foreign));
+        }
+        if let Some(counted) = self.counted {
+            told.push_str(&format!("; only the oldest {counted} letters are counted, ask again for more"));
+        }
+        told
+    }
 }
 
 #[derive(Deserialize)]
@@ -52,9 +79,8 @@ fn topics(peer: &Peer, json: bool) -> Result<(), Failure> {
     let mut table = Table::new(&["TOPIC", "LETTERS", "LAST", "BY GROUP"]);
     let first = rows.topics.first().map(|row| row.topic.clone());
     for row in rows.topics {
-        let groups: Vec<String> = row.groups.iter().map(|row| format!("{} {}", row.group, row.letters)).collect();
         let last = row.last_ts.map_or_else(|| "-".to_owned(), print::time);
-        table.row([row.topic, row.letters.to_string(), last, groups.join(", ")]);
+        table.row([row.topic, row.letters.to_string(), last, row.groups.told()]);
     }
     table.print()?;
     if let Some(topic) = first {
@@ -66,7 +92,8 @@ fn topics(peer: &Peer, json: bool) -> Result<(), Failure> {
 #[derive(Deserialize)]
 struct Listed {
     letters: u64,
-    groups: Vec<GroupRow>,
+    #[serde(flatten)]
+    groups: ByGroup,
     reasons: Vec<Reason>,
     entries: Vec<Entry>,
     next: Option<String>,
@@ -88,6 +115,8 @@ struct Entry {
     err: String,
     attempts: u64,
     redriven: bool,
+    #[serde(default)]
+    foreign: bool,
     original: Original,
 }
 
@@ -98,19 +127,20 @@ struct Original {
 }
 
 fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool) -> Result<(), Failure> {
+    if topic.is_empty() {
+        return Err(Failure::usage("TOPIC: is empty; leave it out for the topics that have dead letters"));
+    }
     let mut query = vec![("topic", topic.to_owned()), ("limit", limit.to_string())];
     query.extend(after.map(|after| ("after", after.to_owned())));
     let text = peer.text("/dlq", &query)?;
+    let listed: Listed = peer.parse(&text)?;
+    if listed.entries.is_empty() {
+        must_exist(peer, topic)?;
+    }
     if json {
         return out::line(&text);
     }
-    let listed: Listed = peer.parse(&text)?;
-    let groups: Vec<String> = listed.groups.iter().map(|row| format!("{} {}", row.group, row.letters)).collect();
-    out::line(&format!(
-        "{topic}: {} letters not sent back; by group: {}",
-        listed.letters,
-        or_dash(&groups.join(", "))
-    ))?;
+    out::line(&format!("{topic}: {} letters not sent back; by group: {}", listed.letters, listed.groups.told()))?;
     for Reason { err, group, count } in &listed.reasons {
         let group = group.as_deref().map_or_else(String::new, |group| format!(" ({group})"));
         out::line(&out::plain(&format!("  {count} × {err}{group}")))?;
@@ -121,9 +151,16 @@ fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool
             entry.seq.to_string(),
             entry.id,
             print::time(entry.ts),
-            entry.group,
+            or_dash(&entry.group),
             entry.attempts.to_string(),
-            (if entry.redriven { "yes" } else { "no" }).to_owned(),
+            (if entry.foreign {
+                "never"
+            } else if entry.redriven {
+                "yes"
+            } else {
+                "no"
+            })
+            .to_owned(),
             or_dash(&entry.original.key.unwrap_or_default()),
             entry.original.id,
             entry.err,
@@ -137,6 +174,19 @@ fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool
         out::hint(&format!("promethean dlq show ID, or promethean dlq redrive {topic} --all"));
     }
     Ok(())
+}
+
+/// No letters of a topic: it has none, or there is no such topic.
+fn must_exist(peer: &Peer, topic: &str) -> Result<(), Failure> {
+    for name in [topic.to_owned(), format!("dlq.{topic}")] {
+        match peer.read::<Value>("/topics", &[("topic", name)]) {
+            Ok(found) if found["topics"].as_array().is_some_and(Vec::is_empty) => {}
+            // Whoever may see the letters need not see the topic.
+            Err(failure) if failure.exit != Exit::Denied => return Err(failure),
+            _ => return Ok(()),
+        }
+    }
+    Err(Failure::new(Exit::NotFound, format!("there is no topic {topic}, and no dead letters of it")))
 }
 
 fn or_dash(text: &str) -> String {
@@ -193,6 +243,38 @@ struct Redriven {
     redriven: Option<u64>,
     matching: Option<u64>,
     remaining: u64,
+    #[serde(default)]
+    refused: u64,
+    #[serde(default)]
+    refusals: Vec<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    id: String,
+    code: String,
+    error: String,
+}
+
+impl Redriven {
+    /// Whether every letter that was asked for went: else which did not, and why.
+    fn verdict(&self, topic: &str) -> Result<(), Failure> {
+        if self.refused == 0 {
+            return Ok(());
+        }
+        let mut said = match self.refused {
+            1 => format!("1 letter was refused by {topic} and stays:"),
+            refused => format!("{refused} letters were refused by {topic} and stay:"),
+        };
+        for Refusal { id, code, error } in &self.refusals {
+            said.push_str(&out::plain(&format!(" {id}: {error} ({code});")));
+        }
+        match self.refused - self.refusals.len() as u64 {
+            0 => drop(said.pop()),
+            more => said.push_str(&format!(" and {more} more")),
+        }
+        Err(Failure::failed(said))
+    }
 }
 
 fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
@@ -211,11 +293,17 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
     }
     let query = [("topic", args.topic.clone())];
     let answer = peer.change("POST", "/dlq/redrive", &query, &Value::Object(body).to_string())?;
-    if args.json {
-        return out::line(&answer);
-    }
     let told: Redriven = peer.parse(&answer)?;
+    let none = told.remaining == 0 && told.redriven.or(told.matching) == Some(0);
+    if none {
+        must_exist(&peer, &args.topic)?;
+    }
+    if args.json {
+        out::line(&answer)?;
+        return told.verdict(&args.topic);
+    }
     match (told.redriven, told.matching) {
+        _ if none && args.ids.is_empty() => out::line(&format!("{} has no letters to send back", args.topic))?,
         (None, Some(matching)) => {
             out::line(&format!("{matching} of {} letters fit; none was sent back", told.remaining))?;
         }
@@ -226,7 +314,7 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
             out::hint(&format!("promethean group list {}", args.topic));
         }
     }
-    Ok(())
+    told.verdict(&args.topic)
 }
 
 /// What is asked for, as the hub takes it.
@@ -234,6 +322,11 @@ fn filter(args: &RedriveArgs) -> Result<Map<String, Value>, Failure> {
     let mut body = Map::new();
     for id in &args.ids {
         EventId::parse(id).map_err(|invalid| Failure::usage(format!("ID: {}", invalid.message)))?;
+    }
+    for (flag, text) in [("--group", &args.group), ("--key", &args.key), ("--reason", &args.reason)] {
+        if text.as_deref() == Some("") {
+            return Err(Failure::usage(format!("{flag}: is empty; name one, or leave it out")));
+        }
     }
     let time = |name: &str, text: &Option<String>| text.as_deref().map(|text| hub::time(name, text)).transpose();
     let fields = [

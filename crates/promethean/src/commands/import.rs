@@ -1,13 +1,15 @@
 //! `promethean import`: exported events into a hub, with their ids, so that doing it again stores nothing twice.
 //!
 //! A thread reads lines and makes batches, at most [`AHEAD`] of them wait; the connection publishes one at a time, in
-//! order. So memory does not grow with the input, and a fresh topic gets the seqs that the lines have.
+//! order. So memory does not grow with the input, and a fresh topic gets the seqs that the lines have. A hub that has no
+//! room (`rate_limited`) is asked again when it says, at most for [`PATIENCE`] without a single event taken.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
 
-use promethean_client::{EventId, Millis, Publish, PublishOptions};
+use promethean_client::{Client, Code, Error, EventId, Millis, Publish, PublishOptions, Published};
 use promethean_event::{Fields, json, limits};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -22,6 +24,10 @@ const BATCH: usize = 1_000;
 const BATCH_BYTES: usize = 2 * 1024 * 1024;
 /// Batches that wait for the connection.
 const AHEAD: usize = 4;
+/// How long a hub that has no room is asked again.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait where the hub does not say.
+const A_MOMENT: Duration = Duration::from_secs(1);
 /// Longest line: an event of the largest size that a hub takes by default, many times over.
 const MAX_LINE: usize = 64 * 1024 * 1024;
 
@@ -117,26 +123,65 @@ async fn publish(
     progress: impl Fn(&Imported, u64),
 ) -> Result<Imported, Failure> {
     let client = hub::connect(&args.at).await?;
-    let (mut imported, mut bytes) = (Imported::default(), 0);
+    let (mut imported, mut bytes, mut most) = (Imported::default(), 0, BATCH);
     while let Some(batch) = batches.recv().await {
-        let resume = |failure: Failure, line: &str| {
-            let done =
-                format!("{} events before it are stored; run it again, nothing is stored twice", imported.events);
-            Failure::new(failure.exit, format!("{line}{failure}; {done}"))
-        };
-        let batch = batch.map_err(|failure| resume(failure, ""))?;
-        let sent = client.publish_batch(&batch.topic, batch.events).await;
-        let sent = sent.map_err(|error| resume(hub::failure(error), &format!("up to line {}: ", batch.line)))?;
-        imported.events += sent.len() as u64;
-        imported.duplicates += sent.iter().filter(|one| one.duplicate).count() as u64;
-        let moved = sent.iter().zip(&batch.seqs).filter(|(one, seq)| seq.is_some_and(|seq| seq != one.seq));
-        imported.other_seq += moved.count() as u64;
+        let batch = batch.map_err(|failure| broken_off(failure, "", imported.events))?;
+        let mut from = 0;
+        while from < batch.events.len() {
+            let sent = next_part(&client, &batch.topic, &batch.events[from..], &mut most).await;
+            let line = || format!("up to line {}: ", batch.line);
+            let sent = sent.map_err(|error| broken_off(hub::failure(error), &line(), imported.events))?;
+            imported.events += sent.len() as u64;
+            imported.duplicates += sent.iter().filter(|one| one.duplicate).count() as u64;
+            let moved = sent.iter().zip(&batch.seqs[from..]).filter(|(one, seq)| seq.is_some_and(|seq| seq != one.seq));
+            imported.other_seq += moved.count() as u64;
+            from += sent.len();
+        }
         imported.dropped_headers += batch.dropped_headers;
         bytes += batch.bytes as u64;
         progress(&imported, bytes);
     }
     client.close().await.map_err(hub::failure)?;
     Ok(imported)
+}
+
+/// Why an import did not come to its end, and what became of it.
+fn broken_off(failure: Failure, line: &str, stored: u64) -> Failure {
+    let done = format!("{stored} events before it are stored; run it again, nothing is stored twice");
+    Failure::new(failure.exit, format!("{line}{failure}; {done}"))
+}
+
+/// Publishes the first `most` events. Where the hub has no room it is asked again when it says; where it has none then,
+/// they are more than it takes at once, and `most` is halved.
+async fn next_part(
+    client: &Client,
+    topic: &str,
+    events: &[Publish],
+    most: &mut usize,
+) -> Result<Vec<Published>, Error> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let part = &events[..events.len().min(*most)];
+        let refused = match client.publish_batch(topic, part.to_vec()).await {
+            Err(error) if error.code() == Some(Code::RateLimited) => error,
+            // None of them would be no progress.
+            Ok(sent) if sent.is_empty() => return Err(Error::Lost),
+            answered => return answered,
+        };
+        if waited > Duration::ZERO && part.len() > 1 {
+            *most = part.len() / 2;
+            continue;
+        }
+        let pause = match &refused {
+            Error::Refused { retry_after, .. } => retry_after.unwrap_or(A_MOMENT),
+            _ => A_MOMENT,
+        };
+        waited += pause.max(Duration::from_millis(1));
+        if waited > PATIENCE {
+            return Err(refused);
+        }
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// Reads lines to their end and sends them as batches; a line that makes no sense is the last thing sent.

@@ -28,6 +28,9 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         let peer = Peer::new(&args.hub, Port::Ops)?;
         return seek::run(&peer, &args.topic, group, &args.from, args.yes, args.json);
     }
+    if args.yes {
+        return Err(Failure::usage("--yes: moves a group; name it with --group"));
+    }
     let mut place = match hub::place(&args.from)? {
         Place::From(From::Earliest) => vec![("from", "earliest".to_owned())],
         Place::From(From::Ts(ts)) => vec![("from", "ts".into()), ("ts", ts.to_string())],

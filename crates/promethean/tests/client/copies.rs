@@ -98,3 +98,16 @@ fn a_long_replay_comes_page_by_page() {
     assert_eq!(hub.ok(&["export", "a", "--from", "1h"], "").lines().count(), 2_300, "an hour ago");
     assert_eq!(hub.ok(&["export", "a", "--to-ts", "2001-01-01T00:00:00Z"], ""), "");
 }
+
+#[test]
+fn an_import_goes_at_the_speed_that_the_hub_takes() {
+    let one = Hub::start(&[]);
+    one.ok(&["pub", "a", "--ndjson"], &"1\n".repeat(1_200));
+    let exported = one.ok(&["export", "a"], "");
+    // Batches of a thousand are more than the topic ever takes at once.
+    let limits = [("PROMETHEAN_TOPIC_RATE", "1000"), ("PROMETHEAN_TOPIC_BURST", "400")];
+    let two = Hub::start(&limits);
+    let told = json_lines(&two.ok(&["import", "--json"], &exported)).remove(0);
+    assert_eq!((&told["events"], &told["duplicates"]), (&1_200.into(), &0.into()), "{told}");
+    assert_eq!(two.ok(&["export", "a"], ""), exported);
+}

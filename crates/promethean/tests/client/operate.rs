@@ -153,6 +153,7 @@ fn dead_letters_are_listed_shown_and_sent_back_once() {
     assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("2 letters sent back to a, 0 left"));
     let events = json_lines(&hub.ok(&["export", "a"], ""));
     assert_eq!((events.len(), &events[4]["caused_by"][0]), (8, &id.into()));
+    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").contains("no letters to send back"), "it says so");
     let unknown = "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
     let event = events[0]["id"].as_str().expect("an id");
     for (args, code) in [
@@ -164,5 +165,87 @@ fn dead_letters_are_listed_shown_and_sent_back_once() {
     ] {
         let (exit, said) = hub.exit(&args);
         assert_eq!(exit, code, "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn an_empty_filter_is_a_mistake_and_sends_nothing_back() {
+    let hub = Hub::start(&[]);
+    dead_letters(&hub, 1);
+    for flag in ["--reason", "--group", "--key", "--since", "--until"] {
+        let (exit, said) = hub.exit(&["dlq", "redrive", "a", flag, ""]);
+        assert_eq!((exit, said.contains(flag)), (2, true), "{flag}: {said}");
+    }
+    assert_eq!(hub.exit(&["dlq", "redrive", "a", ""]).0, 2);
+    assert_eq!(json_lines(&hub.ok(&["export", "a"], "")).len(), 1, "nothing was sent");
+}
+
+#[test]
+fn a_letter_that_the_topic_does_not_take_is_named_and_the_others_are_sent_back() {
+    let hub = Hub::start(&[]);
+    dead_letters(&hub, 2);
+    let big = format!(
+        r#"{{"group":"g","err":"boom","attempts":1,"original":{{"id":"x","payload":"{}"}}}}"#,
+        "x".repeat(2_000)
+    );
+    let id = hub.ok(&["pub", "dlq.a"], &big).split(' ').next().expect("an id").to_owned();
+    hub.ok(&["topic", "set", "a", "--max-event-bytes", "1KiB"], "");
+    let output = hub.run(&["dlq", "redrive", "a", "--all"], "");
+    let (said, talk) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}{talk}");
+    assert!(said.starts_with("2 letters sent back to a, 1 left\n"), "{said}");
+    assert!(talk.contains("1 letter was refused") && talk.contains(&id) && talk.contains("too_large"), "{talk}");
+    let output = hub.run(&["dlq", "redrive", "a", "--all", "--json"], "");
+    let told = json_lines(&String::from_utf8_lossy(&output.stdout)).remove(0);
+    assert_eq!((output.status.code(), &told["refusals"][0]["id"]), (Some(1), &id.as_str().into()), "{told}");
+    assert_eq!(json_lines(&hub.ok(&["export", "a"], "")).len(), 4);
+}
+
+#[test]
+fn letters_are_asked_for_by_the_name_of_a_topic_that_is_there() {
+    let hub = Hub::start(&[]);
+    dead_letters(&hub, 1);
+    hub.ok(&["pub", "dlq.a", "7"], "");
+    hub.ok(&["pub", "b", "1"], "");
+    for (args, code, said) in [
+        (&["dlq", "list", "dlq.a"][..], 2, "without dlq."),
+        (&["dlq", "redrive", "dlq.a", "--all"], 2, "without dlq."),
+        (&["dlq", "list", ""], 2, "TOPIC"),
+        (&["dlq", "list", "none.such"], 5, "no topic none.such"),
+        (&["dlq", "list", "none.such", "--json"], 5, "no topic none.such"),
+        (&["dlq", "redrive", "none.such", "--all"], 5, "no topic none.such"),
+        (&["dlq", "redrive", "none.such", "--all", "--dry-run"], 5, "no topic none.such"),
+        (&["dlq", "redrive", "b", "--all"], 0, ""),
+    ] {
+        let (exit, talk) = hub.exit(args);
+        assert_eq!((exit, talk.contains(said)), (code, true), "{args:?}: {talk}");
+    }
+    let nothing = hub.ok(&["dlq", "redrive", "b", "--all"], "");
+    assert_eq!(nothing, "b has no letters to send back\n");
+    let text = hub.ok(&["dlq", "list", "a"], "");
+    assert!(text.starts_with("a: 2 letters not sent back; by group: g 1; no dead letters: 1\n"), "{text}");
+    assert!(text.contains("no dead letter: somebody published it to dlq.a"), "{text}");
+    let table = hub.ok(&["dlq", "list"], "");
+    assert!(table.lines().nth(1).is_some_and(|row| row.ends_with("g 1; no dead letters: 1")), "{table}");
+}
+
+#[test]
+fn the_hubs_own_groups_are_not_moved() {
+    let hub = Hub::start(&[]);
+    dead_letters(&hub, 1);
+    let args = ["replay", "dlq.a", "--group", "promethean:redrive", "--from", "latest", "--yes"];
+    let (exit, said) = hub.exit(&args);
+    assert_eq!((exit, said.contains("belong to the hub")), (2, true), "{said}");
+    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("1 letter sent back"));
+}
+
+#[test]
+fn yes_without_a_group_is_a_mistake() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1"], "");
+    // These do not go with a group, and yet do not stand for one.
+    for more in [&[][..], &["--limit", "5"], &["--all"]] {
+        let (exit, said) = hub.exit(&[&["replay", "a", "--yes"], more].concat());
+        assert_eq!((exit, said.contains("--group")), (2, true), "{more:?}: {said}");
     }
 }

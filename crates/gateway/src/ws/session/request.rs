@@ -9,7 +9,7 @@ use promethean_event::{Code, Group, Selector};
 use super::core::{Core, Flow};
 use crate::auth::Action;
 use crate::cluster::Asked;
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, not_the_hubs_own};
 use crate::trace::Operation;
 
 impl Core<'_> {
@@ -128,7 +128,9 @@ impl Core<'_> {
     fn subscribe(&mut self, subscribe: Subscribe<'_>, corr: Option<Corr>) {
         let group = subscribe.group.as_ref().map(Group::as_str);
         let most = self.hub.config.max_subscriptions;
-        if self.subscriptions.find(&subscribe.topic, group).is_some() {
+        if let Some(Err(rejection)) = subscribe.group.as_ref().map(not_the_hubs_own) {
+            self.refuse(Op::Subscribe, corr, rejection);
+        } else if self.subscriptions.find(&subscribe.topic, group).is_some() {
             let message = "this connection has that subscription already; UNSUBSCRIBE first to change it";
             self.refuse(Op::Subscribe, corr, Rejection::new(Code::AlreadySubscribed, message));
         } else if self.subscriptions.len() >= most && self.identity.as_ref().is_none_or(|one| one.relay.is_none()) {
