@@ -275,6 +275,27 @@ async fn a_topics_settings_are_shown_and_changed() {
 }
 
 #[tokio::test]
+async fn a_snapshot_topic_that_another_topic_needs_is_refused() {
+    let hub = open_hub().await;
+    let set = async |topic: &str, target: &str| {
+        let body = json!({ "snapshotTopic": target }).to_string();
+        put(&hub, &format!("/settings?topic={topic}"), &body).await
+    };
+    set("c1", "c2").await.ok();
+    set("c2", "c3").await.ok();
+    let refused = set("c3", "c1").await.refused(400, "bad_request");
+    assert!(refused.contains("c3 → c1 → c2 → c3") && refused.contains("name another topic"), "{refused}");
+    let refused = set("other", "c2").await.refused(400, "bad_request");
+    assert!(refused.contains("snapshots of c1"), "{refused}");
+    assert!(set("other", "dlq.x").await.refused(400, "bad_request").contains("dead letters"));
+    assert_eq!(hub.get("/settings?topic=other").await.ok()["snapshot"], false);
+    set("c3", "c3.now").await.ok();
+    put(&hub, "/settings?topic=c1", r#"{"snapshot":false}"#).await.ok();
+    set("other", "c2").await.ok();
+    put(&hub, "/settings?topic=other", r#"{"maxEvents":9}"#).await.ok();
+}
+
+#[tokio::test]
 async fn a_group_is_forgotten_once_it_has_no_members() {
     let hub = open_hub().await;
     hub.fill("t", 2).await;

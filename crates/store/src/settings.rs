@@ -5,6 +5,8 @@ use std::time::Duration;
 use promethean_event::{DEFAULT_PARTITIONS, Invalid, Topic};
 use serde::{Deserialize, Serialize};
 
+use crate::snapshots::check_pair;
+
 /// What may be set for a topic. Everything has a default that keeps everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -51,7 +53,7 @@ impl TopicSettings {
         EventSettings { partitions: self.partitions, max_event_bytes: self.max_event_bytes }
     }
 
-    /// Whether they make sense for `topic`.
+    /// Whether they make sense for `topic` by themselves; among others, see [`SnapshotTargets`](crate::SnapshotTargets).
     ///
     /// # Errors
     /// What does not, by the name it has in a configuration file.
@@ -122,8 +124,7 @@ impl SnapshotJob {
             return Err(format!("snapshot_keys has {have} entries; list at most {MOST_KEYS}, or none for all"));
         }
         match self.target(source) {
-            Ok(target) if target == *source => Err("snapshot_topic must be another topic".to_owned()),
-            Ok(_) => Ok(()),
+            Ok(target) => check_pair(source, &target),
             Err(_) => Err(format!("{source}.snapshot would be too long a name: set snapshot_topic")),
         }
     }

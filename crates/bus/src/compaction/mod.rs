@@ -9,6 +9,7 @@
 //!   for is durable. The cursor saves work; where it cannot be trusted, a run compares all keys.
 //! - The cursor's generation says for which snapshot topic and which keys it stands. A change of either, or a cursor
 //!   that was moved by hand, makes the next run compare all keys, over any restart.
+//! - A job runs only where its snapshot topic is its own and no circle leads back ([`SnapshotTargets`]).
 //! - The snapshot topic is compacted like any other keyed topic; the first run turns that on.
 
 mod decide;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use promethean_event::{Draft, Event, EventId, Group, Seq, Topic, json};
-use promethean_store::{GroupState, ReadMax, Retention, Saved, SnapshotJob, Store, TopicSettings};
+use promethean_store::{GroupState, ReadMax, Retention, Saved, SnapshotJob, SnapshotTargets, Store, TopicSettings};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -381,13 +382,28 @@ where
 {
     let mut schedule = Schedule::default();
     let mut compactors: HashMap<Topic, (SnapshotJob, Compactor)> = HashMap::new();
+    let mut refused: HashMap<Topic, String> = HashMap::new();
     while !bus.is_draining() {
         let Ok(topics) = bus.store().topics().await else {
             tokio::time::sleep(LOOK_EVERY).await;
             continue;
         };
-        let job_of = |topic: Topic| bus.store().settings(&topic).snapshot.map(|job| (topic, job));
-        let jobs: HashMap<Topic, SnapshotJob> = topics.into_iter().filter_map(job_of).collect();
+        let settings = bus.store().all_settings();
+        let targets = SnapshotTargets::new(settings.iter().map(|(topic, settings)| (topic, settings)));
+        let job_of = |(topic, settings): (Topic, TopicSettings)| settings.snapshot.map(|job| (topic, job));
+        let mut jobs: HashMap<Topic, SnapshotJob> = settings.into_iter().filter_map(job_of).collect();
+        jobs.retain(|topic, _| topics.binary_search(topic).is_ok());
+        let before = std::mem::take(&mut refused);
+        jobs.retain(|topic, _| match targets.may_run(topic) {
+            Ok(()) => true,
+            Err(reason) => {
+                if before.get(topic) != Some(&reason) {
+                    tracing::warn!(%topic, reason, "the snapshots of this topic are not written");
+                }
+                refused.insert(topic.clone(), reason);
+                false
+            }
+        });
         compactors.retain(|topic, (job, _)| jobs.get(topic) == Some(job));
         let configured: Vec<(Topic, Duration)> =
             jobs.iter().map(|(topic, job)| (topic.clone(), job.interval)).collect();

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use promethean_event::{Code, Topic};
-use promethean_store::{Compaction, SnapshotJob, TopicSettings};
+use promethean_store::{Compaction, SnapshotJob, SnapshotTargets, Store, TopicSettings};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::groups::millis;
@@ -159,6 +159,9 @@ pub(super) async fn change(
     Ok(json_body(&Shown::of(topic, after)))
 }
 
+    if after.snapshot != before.snapshot {
+        check_among_others(&**store, &topic, &after).map_err(refused)?;
+    }
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +170,14 @@ mod tests {
         let change: Change = serde_json::from_str(body).map_err(|error| error.to_string())?;
         change.apply(&Topic::parse("a.b").expect("a topic"), before.clone())
     }
+/// Whether the snapshots of `topic` meet those of another. Two changes at once may miss each other: the compactor looks
+/// again before it writes.
+fn check_among_others(store: &dyn Store, topic: &Topic, after: &TopicSettings) -> Result<(), String> {
+    let others = store.all_settings();
+    let others = others.iter().map(|(other, settings)| (other, settings));
+    SnapshotTargets::new(others.chain([(topic, after)])).check(topic)
+}
+
 
     #[test]
     fn a_change_touches_what_it_names_and_null_takes_away() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use promethean_event::Topic;
-use promethean_store::{Compaction, Retention, SnapshotJob, TopicSettings};
+use promethean_store::{Compaction, Retention, SnapshotJob, SnapshotTargets, TopicSettings};
 use serde::Deserialize;
 
 use super::{ConfigError, units};
@@ -52,6 +52,10 @@ pub(crate) fn parse(tables: &toml::Table) -> Result<BTreeMap<Topic, TopicSetting
     Ok(topics)
 }
 
+    let targets = SnapshotTargets::new(&topics);
+    for topic in topics.keys() {
+        targets.check(topic).map_err(|reason| ConfigError::new(&format!("topics.{:?}", topic.as_str()), reason))?;
+    }
 fn settings(topic: &Topic, table: Table) -> Result<TopicSettings, String> {
     let snapshot = snapshot_job(&table)?;
     let partitions = table.partitions.unwrap_or(promethean_event::DEFAULT_PARTITIONS);
@@ -188,6 +192,9 @@ mod tests {
         ] {
             let refused = parsed(text).expect_err(text).to_string();
             assert!(refused.contains(named), "{text}: {refused}");
+            ("[a]\nsnapshot_topic = \"dlq.b\"", "dead letters"),
+            ("[a]\nsnapshot_topic = \"b\"\n[b]\nsnapshot_topic = \"a\"", "a → b → a"),
+            ("[a]\nsnapshot_topic = \"b.snapshot\"\n[b]\nsnapshot = true", "snapshots of b"),
         }
     }
 }
