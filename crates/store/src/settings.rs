@@ -61,6 +61,31 @@ impl TopicSettings {
         if self.partitions == 0 {
             return Err("partitions must be at least 1".to_owned());
         }
+        let Retention { max_age, max_bytes, max_events } = self.retention;
+        for (name, bound, of) in [
+            (
+                "max_age (retentionDays)",
+                max_age.map(|age| u64::from(!age.is_zero())),
+                "the topic would lose everything",
+            ),
+            ("max_bytes", max_bytes, "the topic would lose everything"),
+            ("max_events", max_events, "the topic would lose everything"),
+            ("max_event_bytes", self.max_event_bytes, "the topic would take no event"),
+        ] {
+            if bound == Some(0) {
+                return Err(format!("{name} must be more than 0, or {of}; to take the bound away, {TAKE_AWAY}"));
+            }
+        }
+        for (name, time) in [
+            ("max_age (retentionDays)", max_age),
+            ("tombstone_grace", self.compaction.map(|compaction| compaction.tombstone_grace)),
+            ("snapshot_interval", self.snapshot.as_ref().map(|job| job.interval)),
+        ] {
+            if time.is_some_and(|time| time > LONGEST) {
+                let days = LONGEST.as_secs() / 86_400;
+                return Err(format!("{name} must be at most {days} days; to take it away, {TAKE_AWAY}"));
+            }
+        }
         self.snapshot.as_ref().map_or(Ok(()), |job| job.check(topic))
     }
 }
@@ -109,6 +134,10 @@ impl Default for SnapshotJob {
     }
 }
 
+/// A time beyond this is a mistake. A hundred thousand years: still exact as milliseconds in JSON.
+const LONGEST: Duration = Duration::from_secs(36_500_000 * 86_400);
+/// How, wherever the settings come from.
+const TAKE_AWAY: &str = "use none (null in JSON), or leave it out of the configuration";
 /// A run costs a look at the topic: more often than this makes no sense.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// Most keys that a job may list.
