@@ -440,6 +440,43 @@ async fn a_topics_settings_are_shown_and_changed() {
 }
 
 #[tokio::test]
+async fn a_body_is_an_object_not_a_list_of_its_fields() {
+    let hub = open_hub().await;
+    hub.fill("t", 2).await;
+    for path in ["/settings?topic=t", "/cursors?topic=t&group=g"] {
+        for body in ["[1]", "[]", " [\"earliest\",null,null,null]", "1", "\"earliest\"", "null"] {
+            let refused = put(&hub, path, body).await.refused(400, "bad_request");
+            assert!(refused.contains("JSON object"), "{path} {body}: {refused}");
+        }
+        put(&hub, path, "[1").await.refused(400, "bad_json");
+        put(&hub, path, "").await.refused(400, "bad_json");
+    }
+    assert_eq!(hub.get("/settings?topic=t").await.ok()["partitions"], 16);
+    assert_eq!(hub.get("/groups?topic=t").await.ok(), json!({ "groups": [] }));
+}
+
+#[tokio::test]
+async fn a_snapshot_topic_that_another_topic_needs_is_refused() {
+    let hub = open_hub().await;
+    let set = async |topic: &str, target: &str| {
+        let body = json!({ "snapshotTopic": target }).to_string();
+        put(&hub, &format!("/settings?topic={topic}"), &body).await
+    };
+    set("c1", "c2").await.ok();
+    set("c2", "c3").await.ok();
+    let refused = set("c3", "c1").await.refused(400, "bad_request");
+    assert!(refused.contains("c3 → c1 → c2 → c3") && refused.contains("name another topic"), "{refused}");
+    let refused = set("other", "c2").await.refused(400, "bad_request");
+    assert!(refused.contains("snapshots of c1"), "{refused}");
+    assert!(set("other", "dlq.x").await.refused(400, "bad_request").contains("dead letters"));
+    assert_eq!(hub.get("/settings?topic=other").await.ok()["snapshot"], false);
+    set("c3", "c3.now").await.ok();
+    put(&hub, "/settings?topic=c1", r#"{"snapshot":false}"#).await.ok();
+    set("other", "c2").await.ok();
+    put(&hub, "/settings?topic=other", r#"{"maxEvents":9}"#).await.ok();
+}
+
+#[tokio::test]
 async fn a_group_is_forgotten_once_it_has_no_members() {
     let hub = open_hub().await;
     hub.fill("t", 2).await;

@@ -16,12 +16,12 @@ use promethean_store::log::{Log, Options};
 use promethean_store::memory::Memory;
 #[cfg(feature = "mongo")]
 use promethean_store::mongo::{self, Mongo};
-use promethean_store::{EventLog as _, Store};
+use promethean_store::{EventLog as _, SnapshotTargets, Store};
 
 use crate::bound::Serving;
 #[cfg(feature = "mongo")]
 use crate::cluster::Place;
-use crate::config::{Config, Engine};
+use crate::config::{Config, ConfigError, Engine};
 #[cfg(feature = "mongo")]
 use crate::exit::Exit;
 use crate::exit::Failure;
@@ -62,6 +62,7 @@ pub(crate) async fn open_store(config: &Config) -> Result<Opened, Failure> {
             ));
         }
     };
+    check_snapshots(config, &*store)?;
     for (topic, settings) in &config.topics {
         if store.settings(topic) != *settings {
             let changed = store.set_settings(topic, settings.clone()).await;
@@ -72,6 +73,16 @@ pub(crate) async fn open_store(config: &Config) -> Result<Opened, Failure> {
         store,
         #[cfg(feature = "mongo")]
         mongo: shared,
+    })
+}
+
+/// Whether the configured snapshot topics get along with those that were set before and are not in the configuration.
+fn check_snapshots(config: &Config, store: &dyn Store) -> Result<(), Failure> {
+    let before = store.all_settings();
+    let before = before.iter().map(|(topic, settings)| (topic, settings));
+    let targets = SnapshotTargets::new(before.chain(&config.topics));
+    config.topics.keys().try_for_each(|topic| {
+        targets.check(topic).map_err(|reason| ConfigError::new(&format!("topics.{:?}", topic.as_str()), reason).into())
     })
 }
 
@@ -198,13 +209,30 @@ mod tests {
     use crate::config::{Config, File, Layers};
 
     async fn settings_of_a(dir: &std::path::Path, text: &str) -> TopicSettings {
+        try_settings_of_a(dir, text).await.expect("opened")
+    }
+
+    async fn try_settings_of_a(dir: &std::path::Path, text: &str) -> Result<TopicSettings, String> {
         let file = File { path: "promethean.toml".into(), text: format!("data_dir = {dir:?}\n{text}") };
         let mut layers = Layers::collect(&BTreeMap::new(), &|_| None, Some(&file)).expect("a good file");
         let config = Config::resolve(&mut layers, &|_| None).expect("a good configuration");
-        let store = open_store(&config).await.expect("opened").store;
+        let store = open_store(&config).await.map_err(|failure| failure.to_string())?.store;
         let settings = store.settings(&Topic::parse("a").expect("a topic"));
         store.close().await.expect("closed");
-        settings
+        Ok(settings)
+    }
+
+    #[tokio::test]
+    async fn a_configured_snapshot_topic_is_checked_against_what_was_set_before() {
+        let dir = tempfile::tempdir().expect("a directory");
+        settings_of_a(dir.path(), "[topics.b]\nsnapshot_topic = \"a\"\n").await;
+        let circle = try_settings_of_a(dir.path(), "[topics.a]\nsnapshot_topic = \"b\"\n").await;
+        assert!(circle.as_ref().is_err_and(|refused| refused.contains("a → b → a")), "{circle:?}");
+        let shared = try_settings_of_a(dir.path(), "[topics.c]\nsnapshot_topic = \"a\"\n").await;
+        assert!(shared.as_ref().is_err_and(|refused| refused.contains("snapshots of b")), "{shared:?}");
+        assert_eq!(settings_of_a(dir.path(), "").await, TopicSettings::default(), "nothing was set");
+        let both = "[topics.a]\nsnapshot_topic = \"b\"\n[topics.b]\nsnapshot = false\n";
+        assert!(settings_of_a(dir.path(), both).await.snapshot.is_some(), "what the file changes does not count");
     }
 
     #[tokio::test]

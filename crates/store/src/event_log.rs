@@ -183,6 +183,9 @@ pub trait EventLog: Send + Sync + 'static {
     /// The topic's settings, from memory.
     fn settings(&self, topic: &Topic) -> TopicSettings;
 
+    /// The topics that were given settings, with or without events, from memory and in no order.
+    fn all_settings(&self) -> Vec<(Topic, TopicSettings)>;
+
     /// What of them counts for every event. Asked for each that is another topic's than the one before it.
     fn event_settings(&self, topic: &Topic) -> EventSettings {
         self.settings(topic).of_events()

@@ -16,6 +16,7 @@ pub mod mongo;
 mod ownership;
 mod ranges;
 mod settings;
+mod snapshots;
 #[cfg(feature = "suite")]
 pub mod suite;
 
@@ -29,6 +30,7 @@ pub use group_store::{GroupStore, Saved, Version};
 pub use ownership::{Beat, Claim, Duty, Fence, Heartbeat, Owned, Ownership, Peer, Terms};
 pub use ranges::Ranges;
 pub use settings::{Compaction, EventSettings, Retention, SnapshotJob, TopicSettings};
+pub use snapshots::SnapshotTargets;
 
 /// What an engine's operations return: a boxed future, so that engines can be named at run time only.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use promethean_event::{DEFAULT_PARTITIONS, Invalid, Topic};
 use serde::{Deserialize, Serialize};
 
+use crate::snapshots::check_pair;
+
 /// What may be set for a topic. Everything has a default that keeps everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -51,13 +53,38 @@ impl TopicSettings {
         EventSettings { partitions: self.partitions, max_event_bytes: self.max_event_bytes }
     }
 
-    /// Whether they make sense for `topic`.
+    /// Whether they make sense for `topic` by themselves; among others, see [`SnapshotTargets`](crate::SnapshotTargets).
     ///
     /// # Errors
     /// What does not, by the name it has in a configuration file.
     pub fn check(&self, topic: &Topic) -> Result<(), String> {
         if self.partitions == 0 {
             return Err("partitions must be at least 1".to_owned());
+        }
+        let Retention { max_age, max_bytes, max_events } = self.retention;
+        for (name, bound, of) in [
+            (
+                "max_age (retentionDays)",
+                max_age.map(|age| u64::from(!age.is_zero())),
+                "the topic would lose everything",
+            ),
+            ("max_bytes", max_bytes, "the topic would lose everything"),
+            ("max_events", max_events, "the topic would lose everything"),
+            ("max_event_bytes", self.max_event_bytes, "the topic would take no event"),
+        ] {
+            if bound == Some(0) {
+                return Err(format!("{name} must be more than 0, or {of}; to take the bound away, {TAKE_AWAY}"));
+            }
+        }
+        for (name, time) in [
+            ("max_age (retentionDays)", max_age),
+            ("tombstone_grace", self.compaction.map(|compaction| compaction.tombstone_grace)),
+            ("snapshot_interval", self.snapshot.as_ref().map(|job| job.interval)),
+        ] {
+            if time.is_some_and(|time| time > LONGEST) {
+                let days = LONGEST.as_secs() / 86_400;
+                return Err(format!("{name} must be at most {days} days; to take it away, {TAKE_AWAY}"));
+            }
         }
         self.snapshot.as_ref().map_or(Ok(()), |job| job.check(topic))
     }
@@ -107,6 +134,10 @@ impl Default for SnapshotJob {
     }
 }
 
+/// A time beyond this is a mistake. A hundred thousand years: still exact as milliseconds in JSON.
+const LONGEST: Duration = Duration::from_secs(36_500_000 * 86_400);
+/// How, wherever the settings come from.
+const TAKE_AWAY: &str = "use none (null in JSON), or leave it out of the configuration";
 /// A run costs a look at the topic: more often than this makes no sense.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// Most keys that a job may list.
@@ -122,8 +153,7 @@ impl SnapshotJob {
             return Err(format!("snapshot_keys has {have} entries; list at most {MOST_KEYS}, or none for all"));
         }
         match self.target(source) {
-            Ok(target) if target == *source => Err("snapshot_topic must be another topic".to_owned()),
-            Ok(_) => Ok(()),
+            Ok(target) => check_pair(source, &target),
             Err(_) => Err(format!("{source}.snapshot would be too long a name: set snapshot_topic")),
         }
     }

@@ -65,7 +65,7 @@ pub(super) enum Plan {
 /// What is known when a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Situation {
-    /// Up to where earlier runs looked; none: there was no run.
+    /// Up to where earlier runs looked; none: there was no run, or for another snapshot topic or key set.
     pub(super) cursor: Option<Seq>,
     /// The topic's first and last seq.
     pub(super) first: Seq,
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn where_something_may_have_gone_unseen_it_looks_at_everything() {
         let everything = [
-            ("the first run", Situation { cursor: None, ..running() }),
+            ("the first run, or the first for this snapshot topic", Situation { cursor: None, ..running() }),
             ("events after the cursor are gone", Situation { first: 12, ..running() }),
             ("tombstones may have come and gone", Situation { since: Some(1800 * SECOND), ..running() }),
             ("a restart with news", Situation { since: None, first_then: None, ..running() }),

@@ -7,6 +7,9 @@
 //!   or is run twice writes nothing twice.
 //! - Its cursor is that of the group [`COMPACTOR_GROUP`] on the source, saved by compare-and-set after what it stands
 //!   for is durable. The cursor saves work; where it cannot be trusted, a run compares all keys.
+//! - The cursor's generation says for which snapshot topic and which keys it stands. A change of either, or a cursor
+//!   that was moved by hand, makes the next run compare all keys, over any restart.
+//! - A job runs only where its snapshot topic is its own and no circle leads back ([`SnapshotTargets`]).
 //! - The snapshot topic is compacted like any other keyed topic; the first run turns that on.
 
 mod decide;
@@ -17,10 +20,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use promethean_event::{Draft, Event, EventId, Group, Seq, Topic, json};
-use promethean_store::{GroupState, ReadMax, Retention, Saved, SnapshotJob, Store, TopicSettings};
+use promethean_store::{GroupState, ReadMax, Retention, Saved, SnapshotJob, SnapshotTargets, Store, TopicSettings};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use self::decide::{Kept, LOOK_EVERY, Plan, Schedule, Side, Situation, Write, decide, side};
 use crate::burst::UNLIMITED;
@@ -51,7 +54,10 @@ pub struct Compactor {
     source: Topic,
     target: Topic,
     group: Group,
+    /// Only these; empty: all.
     keys: Vec<String>,
+    /// What a cursor of this compactor stands for.
+    purpose: u64,
     /// The source's first seq at the last run.
     first_then: Option<Seq>,
     /// When the last run was.
@@ -66,10 +72,12 @@ impl Compactor {
     /// # Errors
     /// `bad_topic`: there is no name for the snapshot topic.
     pub fn new(bus: &Bus, source: &Topic, job: &SnapshotJob) -> Result<Self, Error> {
+        let target = job.target(source)?;
         Ok(Self {
             bus: bus.clone(),
             source: source.clone(),
-            target: job.target(source)?,
+            purpose: purpose(&target, &job.keys),
+            target,
             group: Group::parse(COMPACTOR_GROUP)?,
             keys: job.keys.clone(),
             first_then: None,
@@ -90,16 +98,10 @@ impl Compactor {
         };
         let settings = store.settings(&self.source);
         self.make_target_compacted(&settings).await?;
-        if !self.keys.is_empty() {
-            for keys in self.keys.chunks(AT_ONCE) {
-                self.check(keys, &mut done).await?;
-            }
-            return Ok(done);
-        }
         let loaded = store.load(&self.source, &self.group).await.map_err(|error| Error::group(&error))?;
         let (state, version) = loaded.unwrap_or_default();
         let situation = Situation {
-            cursor: (version > 0 && !self.doubt).then_some(state.floor),
+            cursor: (version > 0 && state.generation == self.purpose && !self.doubt).then_some(state.floor),
             first: info.first_seq,
             last: info.last_seq,
             first_then: self.first_then,
@@ -109,13 +111,21 @@ impl Compactor {
         };
         let started = Instant::now();
         let plan = situation.plan();
+        // A few keys are looked at in every run.
+        for keys in self.keys.chunks(AT_ONCE) {
+            self.check(keys, &mut done).await?;
+        }
         match plan {
-            Plan::Nothing => {}
-            Plan::Changes { after } => self.check_changes(after, info.last_seq, &mut done).await?,
-            Plan::Everything => self.check_everything(&mut done).await?,
+            Plan::Everything if self.keys.is_empty() => self.check_everything(&mut done).await?,
+            Plan::Everything => self.remove_others(&mut done).await?,
+            Plan::Changes { after } if self.keys.is_empty() => {
+                self.check_changes(after, info.last_seq, &mut done).await?
+            }
+            Plan::Changes { .. } | Plan::Nothing => {}
         }
         if plan != Plan::Nothing {
-            let state = GroupState { floor: info.last_seq, last: info.last, ..GroupState::default() };
+            let generation = self.purpose;
+            let state = GroupState { floor: info.last_seq, last: info.last, generation, ..GroupState::default() };
             let saved = store.compare_and_set(&self.source, &self.group, version, state).await;
             self.doubt = saved.map_err(|error| Error::group(&error))? == Saved::Conflict;
             if self.doubt {
@@ -181,23 +191,81 @@ impl Compactor {
         let store = self.bus.store();
         let mut source = Walk::new(store, &self.source);
         let mut target = Walk::new(store, &self.target);
-        let mut batch = Batch::new(self);
+        let mut found = Vec::new();
         loop {
             source.fill().await?;
             target.fill().await?;
             let Some(side) = side(source.key(), target.key()) else { break };
-            let event = (side != Side::Snapshot).then(|| source.take()).flatten();
+            let latest = (side != Side::Snapshot).then(|| source.take()).flatten();
             let kept = (side != Side::Source).then(|| target.take()).flatten();
             let kept_as = kept.as_ref().map(|(_, event)| Kept::of(event));
-            if let Some((key, _)) = event.as_ref().or(kept.as_ref()) {
-                batch.put(key, event.as_ref().map(|(_, event)| event), kept_as)?;
+            let (key, latest) = latest.map_or((None, None), |(key, event)| (Some(key), Some(event)));
+            let Some(key) = key.or(kept.map(|(key, _)| key)) else { continue };
+            if decide(latest.as_ref(), kept_as) != Write::Nothing {
+                found.push(Differs { key, latest, kept: kept_as });
             }
-            if batch.len() >= AT_ONCE {
-                std::mem::replace(&mut batch, Batch::new(self)).write(done).await?;
+            if found.len() >= AT_ONCE {
+                self.mend(std::mem::take(&mut found), done).await?;
             }
+        }
+        self.mend(found, done).await
+    }
+
+    /// Walks the live keys of the snapshot topic: those outside the key set are gone.
+    async fn remove_others(&self, done: &mut Compacted) -> Result<(), Error> {
+        let wanted: HashSet<&str> = self.keys.iter().map(String::as_str).collect();
+        let mut target = Walk::new(self.bus.store(), &self.target);
+        let mut found = Vec::new();
+        loop {
+            target.fill().await?;
+            let Some((key, kept)) = target.take() else { break };
+            if !wanted.contains(key.as_str()) {
+                found.push(Differs { key, latest: None, kept: Some(Kept::of(&kept)) });
+            }
+            if found.len() >= AT_ONCE {
+                self.mend(std::mem::take(&mut found), done).await?;
+            }
+        }
+        self.mend(found, done).await
+    }
+
+    /// Writes what a walk found to differ.
+    async fn mend(&self, mut found: Vec<Differs>, done: &mut Compacted) -> Result<(), Error> {
+        // A walk sees live keys. One that it did not see may have a tombstone, and what follows on that is another step
+        // than the first one of the key, though it be of the same event.
+        let unseen: Vec<String> = found.iter().filter(|one| one.kept.is_none()).map(|one| one.key.clone()).collect();
+        let kept = self.bus.store().latest_by_key(&self.target, &unseen).await;
+        let mut kept = kept.map_err(|error| Error::group(&error))?.into_iter();
+        let mut batch = Batch::new(self);
+        for one in &mut found {
+            if one.kept.is_none() {
+                one.kept = kept.next().flatten().as_ref().map(Kept::of);
+            }
+            batch.put(&one.key, one.latest.as_ref(), one.kept)?;
         }
         batch.write(done).await
     }
+}
+
+/// A number for a snapshot topic and a key set, in any order. It is kept: the same for ever. Odd, so that a move of the
+/// cursor by hand, which counts it up, makes it nobody's.
+fn purpose(target: &Topic, keys: &[String]) -> u64 {
+    let mut keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut text = Vec::new();
+    for part in std::iter::once(target.as_str()).chain(keys) {
+        text.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        text.extend_from_slice(part.as_bytes());
+    }
+    (xxh3_64(&text) >> 1) | 1
+}
+
+/// A key of which the snapshot topic does not have what it should.
+struct Differs {
+    key: String,
+    latest: Option<Event>,
+    kept: Option<Kept>,
 }
 
 /// Snapshot events to be appended together.
@@ -213,10 +281,6 @@ impl<'a> Batch<'a> {
         // A state that is as large as an event may be is a little larger in its envelope.
         let burst = Burst::new(&core.ids, &core.store, UNLIMITED, core.wall());
         Self { compactor, burst, done: Compacted::default() }
-    }
-
-    fn len(&self) -> usize {
-        self.burst.len()
     }
 
     /// Adds what has to be written for a key.
@@ -318,13 +382,28 @@ where
 {
     let mut schedule = Schedule::default();
     let mut compactors: HashMap<Topic, (SnapshotJob, Compactor)> = HashMap::new();
+    let mut refused: HashMap<Topic, String> = HashMap::new();
     while !bus.is_draining() {
         let Ok(topics) = bus.store().topics().await else {
             tokio::time::sleep(LOOK_EVERY).await;
             continue;
         };
-        let job_of = |topic: Topic| bus.store().settings(&topic).snapshot.map(|job| (topic, job));
-        let jobs: HashMap<Topic, SnapshotJob> = topics.into_iter().filter_map(job_of).collect();
+        let settings = bus.store().all_settings();
+        let targets = SnapshotTargets::new(settings.iter().map(|(topic, settings)| (topic, settings)));
+        let job_of = |(topic, settings): (Topic, TopicSettings)| settings.snapshot.map(|job| (topic, job));
+        let mut jobs: HashMap<Topic, SnapshotJob> = settings.into_iter().filter_map(job_of).collect();
+        jobs.retain(|topic, _| topics.binary_search(topic).is_ok());
+        let before = std::mem::take(&mut refused);
+        jobs.retain(|topic, _| match targets.may_run(topic) {
+            Ok(()) => true,
+            Err(reason) => {
+                if before.get(topic) != Some(&reason) {
+                    tracing::warn!(%topic, reason, "the snapshots of this topic are not written");
+                }
+                refused.insert(topic.clone(), reason);
+                false
+            }
+        });
         compactors.retain(|topic, (job, _)| jobs.get(topic) == Some(job));
         let configured: Vec<(Topic, Duration)> =
             jobs.iter().map(|(topic, job)| (topic.clone(), job.interval)).collect();

@@ -134,6 +134,146 @@ async fn a_key_set_restricts_what_is_written() {
     assert_eq!(bus.store().info(&topic("s.some")).await.expect("ok").map(|info| info.last_seq), Some(2));
 }
 
+/// The compactor of `s` as a hub has it that was just started.
+async fn run_new(bus: &Bus, target: Option<&str>, keys: &[&str]) -> Compacted {
+    let keys = keys.iter().map(|&key| key.to_owned()).collect();
+    let job = SnapshotJob { topic: target.map(topic), keys, ..Default::default() };
+    Compactor::new(bus, &topic("s"), &job).expect("a compactor").run_once().await.expect("written")
+}
+
+/// The live keys of a snapshot topic, each with the payload it has there.
+async fn live(bus: &Bus, name: &str) -> Vec<(String, Value)> {
+    let events = bus.store().keys(&topic(name), None, 10_000).await.expect("read").items;
+    let pair = |event: &promethean_event::Event| {
+        let state: Value = event.payload_as().expect("JSON");
+        (event.key().expect("a key").into_owned(), state["payload"].clone())
+    };
+    events.iter().map(pair).collect()
+}
+
+fn states(all: &[(&str, i32)]) -> Vec<(String, Value)> {
+    all.iter().map(|&(key, n)| (key.to_owned(), json!(n))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_topic_that_changed_gets_everything_in_its_first_run() {
+    let bus = bus();
+    publish_keyed(&bus, "s", "a", 1).await;
+    publish_keyed(&bus, "s", "b", 2).await;
+    assert_eq!(run_new(&bus, None, &[]).await, wrote(2, 0));
+    assert_eq!(run_new(&bus, Some("s.other"), &[]).await, wrote(2, 0), "nothing happened on the source meanwhile");
+    assert_eq!(run_new(&bus, Some("s.other"), &[]).await, wrote(0, 0));
+    publish_keyed(&bus, "s", "a", Value::Null).await;
+    publish_keyed(&bus, "s", "c", 3).await;
+    assert_eq!(run_new(&bus, Some("s.other"), &[]).await, wrote(1, 1));
+    assert_eq!(live(&bus, "s.other").await, states(&[("b", 2), ("c", 3)]));
+    assert_eq!(live(&bus, "s.snapshot").await, states(&[("a", 1), ("b", 2)]), "the old one is left as it is");
+    assert_eq!(run_new(&bus, None, &[]).await, wrote(1, 1), "set back, it has what it missed");
+    assert_eq!(live(&bus, "s.snapshot").await, states(&[("b", 2), ("c", 3)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_topic_that_changes_under_a_running_hub_is_made_whole() {
+    let bus = bus();
+    let running = tokio::spawn(run_compactors(bus.clone(), |_| std::future::ready(true)));
+    let set = async |target: Option<&str>| {
+        let snapshot = Some(SnapshotJob { topic: target.map(topic), interval: SECOND / 5, ..Default::default() });
+        let settings = TopicSettings { snapshot, compaction: Some(Compaction::default()), ..Default::default() };
+        bus.store().set_settings(&topic("s"), settings).await.expect("set");
+        tokio::time::sleep(6 * SECOND).await;
+    };
+    publish_keyed(&bus, "s", "ok", 1).await;
+    set(None).await;
+    set(Some("s.other")).await;
+    assert_eq!(live(&bus, "s.other").await, states(&[("ok", 1)]));
+    publish_keyed(&bus, "s", "k2", 2).await;
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(live(&bus, "s.other").await, states(&[("k2", 2), ("ok", 1)]));
+    set(None).await;
+    assert_eq!(live(&bus, "s.snapshot").await, states(&[("k2", 2), ("ok", 1)]));
+    bus.drain().await;
+    tokio::time::timeout(60 * SECOND, running).await.expect("it ends with the bus").expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_set_that_changed_takes_keys_away_and_brings_them_back() {
+    let bus = bus();
+    for (key, n) in [("a", 1), ("b", 2), ("c", 3)] {
+        publish_keyed(&bus, "s", key, n).await;
+    }
+    assert_eq!(run_new(&bus, None, &[]).await, wrote(3, 0));
+    assert_eq!(run_new(&bus, None, &["a"]).await, wrote(0, 2), "keys outside the set are gone");
+    assert_eq!(live(&bus, "s.snapshot").await, states(&[("a", 1)]));
+    assert_eq!(run_new(&bus, None, &["b", "a"]).await, wrote(1, 0), "of an event that was written once before");
+    assert_eq!(run_new(&bus, None, &["a", "b"]).await, wrote(0, 0), "the same set");
+    for (key, n) in [("a", 4), ("b", 5), ("c", 6)] {
+        publish_keyed(&bus, "s", key, n).await;
+    }
+    assert_eq!(run_new(&bus, None, &["a", "b"]).await, wrote(2, 0));
+    assert_eq!(live(&bus, "s.snapshot").await, states(&[("a", 4), ("b", 5)]));
+    assert_eq!(run_new(&bus, None, &["a"]).await, wrote(0, 1));
+    assert_eq!(run_new(&bus, None, &[]).await, wrote(2, 0), "no set: all keys, though nothing happened");
+    assert_eq!(live(&bus, "s.snapshot").await, states(&[("a", 4), ("b", 5), ("c", 6)]));
+    let cursor = bus.cursor(&topic("s"), &group(COMPACTOR_GROUP)).await.expect("ok").expect("some");
+    assert_eq!(cursor.seq, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cursor_that_was_moved_by_hand_is_not_believed() {
+    let bus = bus();
+    publish_keyed(&bus, "s", "a", 1).await;
+    assert_eq!(run_new(&bus, None, &[]).await, wrote(1, 0));
+    publish_keyed(&bus, "s", "b", 2).await;
+    bus.set_cursor(&topic("s"), &group(COMPACTOR_GROUP), From::Latest).await.expect("moved");
+    assert_eq!(run_new(&bus, None, &[]).await, wrote(1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_that_would_feed_or_undo_each_other_are_not_run() {
+    let bus = bus();
+    let running = tokio::spawn(run_compactors(bus.clone(), |_| std::future::ready(true)));
+    // As a race between two hubs, or an older version, may leave them.
+    for (name, target) in [
+        ("c1", Some("c2")),
+        ("c2", Some("c3")),
+        ("c3", Some("c1")),
+        ("own", Some("own")),
+        ("letters", Some("dlq.letters")),
+        ("one", Some("two.snapshot")),
+        ("two", None),
+        ("p", Some("pq")),
+        ("q", Some("pq")),
+        ("feeds", Some("c1")),
+        ("chain", None),
+        ("chain.snapshot", None),
+    ] {
+        let snapshot = Some(SnapshotJob { topic: target.map(topic), interval: SECOND, ..Default::default() });
+        let settings = TopicSettings { snapshot, ..Default::default() };
+        bus.store().set_settings(&topic(name), settings).await.expect("set");
+    }
+    for name in ["c1", "own", "letters", "one", "two", "p", "q", "chain"] {
+        publish_keyed(&bus, name, name, 1).await;
+    }
+    tokio::time::sleep(20 * SECOND).await;
+    let mut events = Vec::new();
+    for name in ["c1", "c2", "c3", "own", "dlq.letters"] {
+        let info = bus.store().info(&topic(name)).await.expect("ok");
+        events.push((name, info.map_or(0, |info| info.last_seq)));
+    }
+    assert_eq!(events, [("c1", 1), ("c2", 0), ("c3", 0), ("own", 1), ("dlq.letters", 0)]);
+    assert_eq!(live(&bus, "two.snapshot").await, states(&[("two", 1)]), "whose name it has");
+    assert_eq!(live(&bus, "pq").await, states(&[("p", 1)]), "the first by name");
+    let chained = bus.store().info(&topic("chain.snapshot.snapshot")).await.expect("ok").map(|info| info.last_seq);
+    assert_eq!(chained, Some(1), "a snapshot of a snapshot is harmless");
+    // Once it is mended, it runs.
+    let snapshot = Some(SnapshotJob { interval: SECOND, ..Default::default() });
+    bus.store().set_settings(&topic("q"), TopicSettings { snapshot, ..Default::default() }).await.expect("set");
+    tokio::time::sleep(6 * SECOND).await;
+    assert_eq!(live(&bus, "q.snapshot").await, states(&[("q", 1)]));
+    bus.drain().await;
+    tokio::time::timeout(60 * SECOND, running).await.expect("it ends with the bus").expect("no panic");
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_compactors_of_one_topic_write_once() {
     let bus = bus();

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use promethean_event::Code;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::rejection::Rejection;
 
@@ -30,10 +31,16 @@ pub(crate) async fn read(body: Body, most: usize) -> Result<Bytes, Rejection> {
 /// # Errors
 /// `bad_json`; `bad_request` that names the field.
 pub(crate) fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Rejection> {
-    serde_json::from_slice(body).map_err(|error| {
+    let refused = |error: serde_json::Error| {
         let code = if error.is_data() { Code::BadRequest } else { Code::BadJson };
         Rejection::new(code, format!("the body: {error}"))
-    })
+    };
+    // A list would be taken for the fields in the order in which they are declared.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        serde_json::from_slice::<IgnoredAny>(body).map_err(refused)?;
+        return Err(Rejection::new(Code::BadRequest, "the body: a JSON object is needed, {\"field\": value}"));
+    }
+    serde_json::from_slice(body).map_err(refused)
 }
 
 async fn read_within(body: Body, most: usize, next: Duration, whole: Duration) -> Result<Bytes, Rejection> {

@@ -1,6 +1,6 @@
 //! `GET /settings` and `PUT /settings`: what is kept of a topic, and how it is spread.
 //!
-//! A change names only what changes; `null` takes a bound away. It is durable when it is answered. The seeds' names
+//! A change names only what changes; `null` takes a bound away, or brings a detail back to its default. It is durable when it is answered. The seeds' names
 //! `retentionDays`, `intervalMs`, `snapshotTopic` and `batchKeys` work.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use promethean_event::{Code, Topic};
-use promethean_store::{Compaction, SnapshotJob, TopicSettings};
+use promethean_store::{Compaction, SnapshotJob, SnapshotTargets, Store, TopicSettings};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::groups::millis;
@@ -79,14 +79,15 @@ struct Change {
     #[serde(deserialize_with = "given")]
     max_event_bytes: Option<Option<u64>>,
     compaction: Option<bool>,
-    tombstone_grace_ms: Option<u64>,
+    #[serde(deserialize_with = "given")]
+    tombstone_grace_ms: Option<Option<u64>>,
     snapshot: Option<bool>,
     #[serde(deserialize_with = "given")]
     snapshot_topic: Option<Option<Topic>>,
-    #[serde(alias = "intervalMs")]
-    snapshot_interval_ms: Option<u64>,
-    #[serde(alias = "batchKeys")]
-    snapshot_keys: Option<Vec<String>>,
+    #[serde(alias = "intervalMs", deserialize_with = "given")]
+    snapshot_interval_ms: Option<Option<u64>>,
+    #[serde(alias = "batchKeys", deserialize_with = "given")]
+    snapshot_keys: Option<Option<Vec<String>>>,
 }
 
 /// A field that is there, be it `null`.
@@ -113,12 +114,16 @@ impl Change {
         settings.max_event_bytes = self.max_event_bytes.unwrap_or(settings.max_event_bytes);
         let compacted = self.compaction.unwrap_or(settings.compaction.is_some());
         settings.compaction = compacted.then(|| settings.compaction.unwrap_or_default());
-        if let Some(grace) = self.tombstone_grace_ms {
-            let compaction = settings.compaction.as_mut().ok_or("tombstoneGraceMs needs compaction")?;
-            *compaction = Compaction { tombstone_grace: Duration::from_millis(grace) };
+        match (self.tombstone_grace_ms, settings.compaction.as_mut()) {
+            (Some(Some(_)), None) => return Err("tombstoneGraceMs needs compaction".to_owned()),
+            (Some(Some(grace)), Some(compaction)) => compaction.tombstone_grace = Duration::from_millis(grace),
+            (Some(None), Some(compaction)) => *compaction = Compaction::default(),
+            (Some(None) | None, _) => {}
         }
-        let details =
-            self.snapshot_topic.is_some() || self.snapshot_interval_ms.is_some() || self.snapshot_keys.is_some();
+        // To clear a detail is not to ask for snapshots.
+        let details = matches!(self.snapshot_topic, Some(Some(_)))
+            || matches!(self.snapshot_interval_ms, Some(Some(_)))
+            || matches!(&self.snapshot_keys, Some(Some(keys)) if !keys.is_empty());
         if self.snapshot == Some(false) && details {
             return Err("snapshot is false, but its details are given".to_owned());
         }
@@ -126,8 +131,11 @@ impl Change {
         let job = settings.snapshot.take().unwrap_or_default();
         settings.snapshot = wanted.then(|| SnapshotJob {
             topic: self.snapshot_topic.unwrap_or(job.topic),
-            interval: self.snapshot_interval_ms.map_or(job.interval, Duration::from_millis),
-            keys: self.snapshot_keys.unwrap_or(job.keys),
+            interval: match self.snapshot_interval_ms {
+                Some(interval) => interval.map_or(SnapshotJob::default().interval, Duration::from_millis),
+                None => job.interval,
+            },
+            keys: self.snapshot_keys.map_or(job.keys, Option::unwrap_or_default),
         });
         settings.check(topic)?;
         Ok(settings)
@@ -151,12 +159,23 @@ pub(super) async fn change(
     let before = store.settings(&topic);
     let refused = |reason| Rejection::new(Code::BadRequest, reason);
     let after = change.apply(&topic, before.clone()).map_err(refused)?;
+    if after.snapshot != before.snapshot {
+        check_among_others(&**store, &topic, &after).map_err(refused)?;
+    }
     if after != before {
         let failed = |error| Rejection::new(Code::PublishFailed, format!("the settings were not saved: {error}"));
         store.set_settings(&topic, after.clone()).await.map_err(failed)?;
         tracing::info!(%topic, sub, "the topic's settings were changed");
     }
     Ok(json_body(&Shown::of(topic, after)))
+}
+
+/// Whether the snapshots of `topic` meet those of another. Two changes at once may miss each other: the compactor looks
+/// again before it writes.
+fn check_among_others(store: &dyn Store, topic: &Topic, after: &TopicSettings) -> Result<(), String> {
+    let others = store.all_settings();
+    let others = others.iter().map(|(other, settings)| (other, settings));
+    SnapshotTargets::new(others.chain([(topic, after)])).check(topic)
 }
 
 #[cfg(test)]
@@ -182,6 +201,19 @@ mod tests {
     }
 
     #[test]
+    fn null_brings_a_detail_back_to_its_default_and_turns_nothing_on() {
+        let clear = r#"{"snapshotTopic":null,"snapshotIntervalMs":null,"snapshotKeys":null,"tombstoneGraceMs":null}"#;
+        assert_eq!(changed(&TopicSettings::default(), clear), Ok(TopicSettings::default()));
+        assert_eq!(changed(&TopicSettings::default(), r#"{"snapshotKeys":[]}"#), Ok(TopicSettings::default()));
+        let set = r#"{"compaction":true,"tombstoneGraceMs":5,"snapshotTopic":"x","intervalMs":500,"batchKeys":["a"]}"#;
+        let settings = changed(&TopicSettings::default(), set).expect("good");
+        let cleared = changed(&settings, clear).expect("good");
+        assert_eq!((cleared.compaction, cleared.snapshot), (Some(Compaction::default()), Some(SnapshotJob::default())));
+        let off = changed(&settings, r#"{"snapshot":false,"snapshotKeys":null}"#).expect("good");
+        assert_eq!(off.snapshot, None);
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_and_named() {
         for (body, named) in [
             (r#"{"partitions":0}"#, "partitions"),
@@ -191,6 +223,17 @@ mod tests {
             (r#"{"snapshot":false,"snapshotKeys":["a"]}"#, "snapshot"),
             (r#"{"snapshotTopic":"a.b"}"#, "another topic"),
             (r#"{"snapshotIntervalMs":1}"#, "snapshot_interval"),
+            (r#"{"snapshotTopic":"dlq.x"}"#, "dead letters"),
+            (r#"{"maxAgeMs":0}"#, "max_age"),
+            (r#"{"retentionDays":0}"#, "max_age"),
+            (r#"{"maxBytes":0}"#, "max_bytes"),
+            (r#"{"maxEvents":0}"#, "max_events"),
+            (r#"{"maxEventBytes":0}"#, "max_event_bytes"),
+            (r#"{"retentionDays":99999999999999}"#, "max_age"),
+            (r#"{"retentionDays":18446744073709551615}"#, "retentionDays"),
+            (r#"{"maxAgeMs":18446744073709551615}"#, "max_age"),
+            (r#"{"compaction":true,"tombstoneGraceMs":18446744073709551615}"#, "tombstone_grace"),
+            (r#"{"snapshotIntervalMs":18446744073709551615}"#, "snapshot_interval"),
         ] {
             let refused = changed(&TopicSettings::default(), body).expect_err(body);
             assert!(refused.contains(named), "{body}: {refused}");

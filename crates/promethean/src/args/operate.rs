@@ -45,9 +45,9 @@ pub(crate) struct SetArgs {
     /// Remove events older than this (12h, 30d), or none.
     #[arg(long, value_name = "DURATION", conflicts_with = "retention_days")]
     pub(crate) max_age: Option<String>,
-    /// The same in days.
+    /// The same in days, or none.
     #[arg(long, value_name = "N", alias = "retentionDays")]
-    pub(crate) retention_days: Option<u64>,
+    pub(crate) retention_days: Option<String>,
     /// Remove the oldest events beyond this size (10GiB), or none.
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_bytes: Option<String>,
@@ -60,7 +60,7 @@ pub(crate) struct SetArgs {
     /// Keep only the latest event of each key.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) compaction: Option<bool>,
-    /// How long a tombstone stays in a compacted topic.
+    /// How long a tombstone stays in a compacted topic; none: the default, 24h.
     #[arg(long, value_name = "DURATION")]
     pub(crate) tombstone_grace: Option<String>,
     /// Keep the state by key on a topic of its own.
@@ -69,10 +69,11 @@ pub(crate) struct SetArgs {
     /// That topic; none: TOPIC.snapshot.
     #[arg(long, value_name = "TOPIC", alias = "snapshotTopic")]
     pub(crate) snapshot_topic: Option<String>,
-    /// How often what changed is written there.
+    /// How often what changed is written there; none: the default, 30s.
     #[arg(long, value_name = "DURATION")]
     pub(crate) snapshot_interval: Option<String>,
-    /// Only these keys; repeatable.
+    /// Only these keys; repeatable. none alone: all keys. A key that is called none can be set through the
+    /// configuration or PUT /settings.
     #[arg(long, value_name = "KEY")]
     pub(crate) snapshot_key: Vec<String>,
     /// The settings as JSON.

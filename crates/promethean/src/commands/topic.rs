@@ -138,7 +138,11 @@ fn changes(args: &SetArgs) -> Result<Map<String, Value>, Failure> {
     let wrong = |flag: &str, reason: String| Failure::usage(format!("{flag}: {reason}"));
     let time = |flag: &str, text: &str| match text {
         "none" => Ok(Value::Null),
-        _ => duration(text).map(|time| json!(time.as_millis() as u64)).map_err(|reason| wrong(flag, reason)),
+        _ => {
+            let time = duration(text).map_err(|reason| wrong(flag, reason))?;
+            let millis = u64::try_from(time.as_millis());
+            millis.map(Value::from).map_err(|_| wrong(flag, format!("{text:?} is too long")))
+        }
     };
     let size = |flag: &str, text: &str| match text {
         "none" => Ok(Value::Null),
@@ -150,8 +154,9 @@ fn changes(args: &SetArgs) -> Result<Map<String, Value>, Failure> {
     };
     let name = |_: &str, text: &str| Ok(if text == "none" { Value::Null } else { json!(text) });
     type Read<'a> = &'a dyn Fn(&str, &str) -> Result<Value, Failure>;
-    let texts: [(&str, &str, &Option<String>, Read<'_>); 7] = [
+    let texts: [(&str, &str, &Option<String>, Read<'_>); 8] = [
         ("maxAgeMs", "--max-age", &args.max_age, &time),
+        ("retentionDays", "--retention-days", &args.retention_days, &number),
         ("maxBytes", "--max-bytes", &args.max_bytes, &size),
         ("maxEvents", "--max-events", &args.max_events, &number),
         ("maxEventBytes", "--max-event-bytes", &args.max_event_bytes, &size),
@@ -168,10 +173,21 @@ fn changes(args: &SetArgs) -> Result<Map<String, Value>, Failure> {
         body.extend(value.map(|value| (field.to_owned(), value)));
     };
     plain("partitions", args.partitions.map(Value::from));
-    plain("retentionDays", args.retention_days.map(Value::from));
     plain("compaction", args.compaction.map(Value::from));
     plain("snapshot", args.snapshot.map(Value::from));
-    plain("snapshotKeys", (!args.snapshot_key.is_empty()).then(|| json!(args.snapshot_key)));
+    let none_among = args.snapshot_key.iter().any(|key| key == "none");
+    plain(
+        "snapshotKeys",
+        match args.snapshot_key.as_slice() {
+            [] => None,
+            [none] if none == "none" => Some(Value::Null),
+            _ if none_among => {
+                let reason = "none is for all keys, alone; a key of that name can be set by PUT /settings";
+                return Err(wrong("--snapshot-key", reason.to_owned()));
+            }
+            keys => Some(json!(keys)),
+        },
+    );
     Ok(body)
 }
 
@@ -232,6 +248,58 @@ fn show(peer: &Peer, args: &LatestArgs, text: &str) -> Result<(), Failure> {
         0 => Ok(()),
         _ => {
             Err(Failure::new(Exit::NotFound, format!("no event of {} with the key {}", args.topic, missing.join(", "))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Asked {
+        #[command(subcommand)]
+        command: TopicCommand,
+    }
+
+    fn asked(flags: &[&str]) -> Result<Value, String> {
+        let line = ["promethean", "set", "t"].iter().chain(flags);
+        let asked = Asked::try_parse_from(line).map_err(|error| error.to_string())?;
+        let TopicCommand::Set(args) = asked.command else { return Err("another command".to_owned()) };
+        changes(&args).map(Value::Object).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn none_takes_a_bound_away_for_every_flag_that_has_one() {
+        for (flag, field) in [
+            ("--max-age", "maxAgeMs"),
+            ("--retention-days", "retentionDays"),
+            ("--max-bytes", "maxBytes"),
+            ("--max-events", "maxEvents"),
+            ("--max-event-bytes", "maxEventBytes"),
+            ("--tombstone-grace", "tombstoneGraceMs"),
+            ("--snapshot-topic", "snapshotTopic"),
+            ("--snapshot-interval", "snapshotIntervalMs"),
+            ("--snapshot-key", "snapshotKeys"),
+        ] {
+            assert_eq!(asked(&[flag, "none"]), Ok(json!({ field: null })), "{flag}");
+        }
+        assert_eq!(asked(&["--retention-days", "3"]), Ok(json!({ "retentionDays": 3 })));
+        assert_eq!(asked(&["--snapshot-key", "a", "--snapshot-key", "b"]), Ok(json!({ "snapshotKeys": ["a", "b"] })));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_its_flag() {
+        for (flags, named) in [
+            (["--retention-days", "many"].as_slice(), "--retention-days"),
+            (&["--max-age", "99999999999999999d"], "--max-age"),
+            (&["--max-age", "213503982334601d"], "--max-age"),
+            (&["--snapshot-key", "a", "--snapshot-key", "none"], "--snapshot-key"),
+        ] {
+            let refused = asked(flags).expect_err(named);
+            assert!(refused.contains(named), "{flags:?}: {refused}");
         }
     }
 }

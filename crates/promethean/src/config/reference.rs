@@ -13,6 +13,12 @@ const INTRO: &str = "\
 This page is made from the table in `crates/promethean/src/config/setting.rs`.
 ";
 
+const TOPICS: &str = "\
+What is kept of a topic, in the file only; without a table, everything. The strictest bound counts. A bound of 0 is refused:
+to have none, leave it out. So is a `snapshot_topic` that has another topic's snapshots, leads back in a circle or begins with
+`dlq.`, also where the other topic's settings were made by `promethean topic set`: the hub does not start, and names both.
+";
+
 fn render() -> String {
     let mut out = INTRO.to_owned();
     let mut section = "";
@@ -41,12 +47,7 @@ fn render() -> String {
     let topics = DEFAULT_FILE.split_once("# Topics -").map_or("", |(_, rest)| rest);
     let example = topics.lines().filter_map(|line| line.strip_prefix("# ").or((line == "#").then_some("")));
     let example: Vec<_> = example.skip_while(|line| !line.starts_with('[')).collect();
-    let _ = write!(
-        out,
-        "\n## Topics\n\nWhat is kept of a topic, in the file only; without a table, everything. The strictest bound counts.\n\n\
-         ```toml\n{}\n```\n",
-        example.join("\n")
-    );
+    let _ = write!(out, "\n## Topics\n\n{TOPICS}\n```toml\n{}\n```\n", example.join("\n"));
     out
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use promethean_event::Topic;
-use promethean_store::{Compaction, Retention, SnapshotJob, TopicSettings};
+use promethean_store::{Compaction, Retention, SnapshotJob, SnapshotTargets, TopicSettings};
 use serde::Deserialize;
 
 use super::{ConfigError, units};
@@ -45,9 +45,16 @@ pub(crate) fn parse(tables: &toml::Table) -> Result<BTreeMap<Topic, TopicSetting
     for (name, table) in tables {
         let at = |reason: String| ConfigError::new(&format!("topics.{name:?}"), reason);
         let topic = Topic::parse(name).map_err(|invalid| at(invalid.to_string()))?;
+        if !table.is_table() {
+            return Err(at("must be a table of settings, [topics.\"name\"]".to_owned()));
+        }
         let table: Table = table.clone().try_into().map_err(|error: toml::de::Error| at(error.message().to_owned()))?;
         let settings = settings(&topic, table).map_err(at)?;
         topics.insert(topic, settings);
+    }
+    let targets = SnapshotTargets::new(&topics);
+    for topic in topics.keys() {
+        targets.check(topic).map_err(|reason| ConfigError::new(&format!("topics.{:?}", topic.as_str()), reason))?;
     }
     Ok(topics)
 }
@@ -185,6 +192,16 @@ mod tests {
             ("[a]\nintervalMs = 500\nsnapshot_interval = \"1s\"", "intervalMs"),
             ("[a]\nmax_bytes = -1", "topics.\"a\""),
             ("a = 1", "topics.\"a\""),
+            ("a = [1]", "must be a table"),
+            ("[a]\nmax_age = \"0s\"", "max_age"),
+            ("[a]\nretentionDays = 0", "max_age"),
+            ("[a]\nretentionDays = 99999999999999", "max_age"),
+            ("[a]\nmax_bytes = 0", "max_bytes"),
+            ("[a]\nmax_events = 0", "max_events"),
+            ("[a]\nmax_event_bytes = 0", "max_event_bytes"),
+            ("[a]\nsnapshot_topic = \"dlq.b\"", "dead letters"),
+            ("[a]\nsnapshot_topic = \"b\"\n[b]\nsnapshot_topic = \"a\"", "a → b → a"),
+            ("[a]\nsnapshot_topic = \"b.snapshot\"\n[b]\nsnapshot = true", "snapshots of b"),
         ] {
             let refused = parsed(text).expect_err(text).to_string();
             assert!(refused.contains(named), "{text}: {refused}");

@@ -163,6 +163,12 @@ impl EventLog for Log {
         self.shared.topic(topic).map(|state| state.inner.lock().settings.clone()).unwrap_or_default()
     }
 
+    fn all_settings(&self) -> Vec<(Topic, TopicSettings)> {
+        let topics = self.shared.topics.read().by_number.clone();
+        let all = topics.iter().map(|topic| (topic.name.clone(), topic.inner.lock().settings.clone()));
+        all.filter(|(_, settings)| *settings != TopicSettings::default()).collect()
+    }
+
     fn event_settings(&self, topic: &Topic) -> EventSettings {
         let topics = self.shared.topics.read();
         topics.get(topic).map_or_else(|| TopicSettings::default().of_events(), |state| state.event_settings())

@@ -248,6 +248,10 @@ impl EventLog for Memory {
         self.state.lock().settings.get(topic).cloned().unwrap_or_default()
     }
 
+    fn all_settings(&self) -> Vec<(Topic, TopicSettings)> {
+        self.state.lock().settings.iter().map(|(topic, settings)| (topic.clone(), settings.clone())).collect()
+    }
+
     fn set_settings<'a>(&'a self, topic: &'a Topic, settings: TopicSettings) -> Pending<'a, ()> {
         self.with(|state| {
             state.settings.insert(topic.clone(), settings);

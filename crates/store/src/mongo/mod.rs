@@ -227,6 +227,10 @@ impl EventLog for Mongo {
         self.shared.tails.settings(topic)
     }
 
+    fn all_settings(&self) -> Vec<(Topic, TopicSettings)> {
+        self.shared.tails.all_settings()
+    }
+
     fn set_settings<'a>(&'a self, topic: &'a Topic, settings: TopicSettings) -> Pending<'a, ()> {
         Box::pin(async move {
             self.shared.open()?;

@@ -83,9 +83,14 @@ impl Tails {
         let plain = TopicSettings::default();
         let asks =
             |settings: &TopicSettings| settings.retention != plain.retention || settings.compaction != plain.compaction;
+        let mut all = self.all_settings();
+        all.retain(|(_, settings)| asks(settings));
+        all
+    }
+
+    pub(super) fn all_settings(&self) -> Vec<(Topic, TopicSettings)> {
         let topics = self.topics.lock();
-        let all = topics.iter().filter_map(|(topic, known)| Some((topic.clone(), known.settings.clone()?)));
-        all.filter(|(_, settings)| asks(settings)).collect()
+        topics.iter().filter_map(|(topic, known)| Some((topic.clone(), known.settings.clone()?))).collect()
     }
 }
 

@@ -211,8 +211,11 @@ pub async fn retention_does_not_wait_for_a_group_that_is_behind(place: Box<dyn P
 pub async fn settings_are_the_defaults_until_they_are_set(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     assert_eq!(store.settings(&topic("t")), TopicSettings::default());
+    append(&*store, &[event("other")]).await;
+    assert_eq!(store.all_settings(), []);
     let settings = TopicSettings { partitions: 3, ..TopicSettings::default() };
     store.set_settings(&topic("t"), settings.clone()).await.expect("set");
     assert_eq!(store.settings(&topic("t")), settings);
     assert_eq!(store.settings(&topic("other")), TopicSettings::default());
+    assert_eq!(store.all_settings(), [(topic("t"), settings)], "of a topic without events too");
 }

@@ -98,6 +98,9 @@ impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
     fn settings(&self, topic: &Topic) -> TopicSettings {
         self.store.settings(topic)
     }
+    fn all_settings(&self) -> Vec<(Topic, TopicSettings)> {
+        self.store.all_settings()
+    }
     fn event_settings(&self, topic: &Topic) -> EventSettings {
         self.store.event_settings(topic)
     }
