@@ -121,6 +121,17 @@ async fn changing_needs_admin_on_the_topic() {
     hub.get_as(&admin, "/dlq?topic=a.b").await.ok();
 }
 
+/// Or whoever may change one topic could have the hub write to any.
+#[tokio::test]
+async fn a_snapshot_topic_that_is_named_needs_admin_too() {
+    let hub = hub().await;
+    let admin = token(&["admin:a.*"]);
+    let set = async |body: &'static str| change(&hub, &admin, Method::PUT, "/settings?topic=a.b", body).await;
+    set(r#"{"snapshotTopic":"secret"}"#).await.refused(403, "forbidden");
+    set(r#"{"snapshotTopic":"a.c"}"#).await.ok();
+    set(r#"{"snapshotTopic":null}"#).await.ok();
+}
+
 #[tokio::test]
 async fn a_backup_needs_admin_also_where_there_is_nothing_to_back_up() {
     let hub = Setup::with_jwt().start(router).await;

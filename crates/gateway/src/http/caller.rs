@@ -78,8 +78,7 @@ impl Caller {
 #[derive(Debug)]
 pub(crate) struct Changer {
     pub(crate) topic: Topic,
-    /// Who it is, for the log.
-    pub(crate) sub: Option<String>,
+    pub(crate) caller: Caller,
 }
 
 impl FromRequestParts<Arc<Hub>> for Changer {
@@ -89,7 +88,7 @@ impl FromRequestParts<Arc<Hub>> for Changer {
         let caller = Caller::from_request_parts(parts, hub).await?;
         let topic = Query::parse(parts.uri.query().unwrap_or_default()).topic()?;
         caller.may(Action::Admin, &topic)?;
-        Ok(Self { topic, sub: caller.identity.sub })
+        Ok(Self { topic, caller })
     }
 }
 

@@ -375,7 +375,7 @@ struct Refusal {
 
 pub(super) async fn redrive(
     State(hub): State<Arc<Hub>>,
-    Changer { topic, sub }: Changer,
+    Changer { topic, caller }: Changer,
     body: Body,
 ) -> Result<Response, Rejection> {
     let asked = Asked::parse(&read_body(body, SMALL).await?)?;
@@ -391,7 +391,7 @@ pub(super) async fn redrive(
         return Ok(json_body(&Planned { matching, remaining, dry_run: true }));
     }
     let done = hub.bus.redrive_only(&topic, limit, &wanted).await?;
-    tracing::info!(%topic, letters = done.redriven, refused = done.refused, sub, "dead letters were sent back");
+    tracing::info!(%topic, letters = done.redriven, refused = done.refused, sub = caller.identity.sub, "dead letters were sent back");
     let refusal =
         |(id, error): (EventId, promethean_bus::Error)| Refusal { id, code: error.code.as_str(), error: error.message };
     let refusals = done.refusals.into_iter().map(refusal).collect();

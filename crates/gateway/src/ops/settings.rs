@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::groups::millis;
 use crate::Hub;
+use crate::auth::Action;
 use crate::http::{Caller, Changer, Query, SMALL, json_body, parse_json, read_body};
 use crate::rejection::Rejection;
 
@@ -151,7 +152,7 @@ pub(super) async fn show(State(hub): State<Arc<Hub>>, caller: Caller, query: Que
 
 pub(super) async fn change(
     State(hub): State<Arc<Hub>>,
-    Changer { topic, sub }: Changer,
+    Changer { topic, caller }: Changer,
     body: Body,
 ) -> Result<Response, Rejection> {
     let change: Change = parse_json(&read_body(body, SMALL).await?)?;
@@ -160,12 +161,15 @@ pub(super) async fn change(
     let refused = |reason| Rejection::new(Code::BadRequest, reason);
     let after = change.apply(&topic, before.clone()).map_err(refused)?;
     if after.snapshot != before.snapshot {
+        let named = after.snapshot.as_ref().and_then(|job| job.topic.as_ref());
+        // Its events go there: whoever may not change a topic does not write to it this way, and learns nothing of it.
+        named.map_or(Ok(()), |target| caller.may(Action::Admin, target))?;
         check_among_others(&**store, &topic, &after).map_err(refused)?;
     }
     if after != before {
         let failed = |error| Rejection::new(Code::PublishFailed, format!("the settings were not saved: {error}"));
         store.set_settings(&topic, after.clone()).await.map_err(failed)?;
-        tracing::info!(%topic, sub, "the topic's settings were changed");
+        tracing::info!(%topic, sub = caller.identity.sub, "the topic's settings were changed");
     }
     Ok(json_body(&Shown::of(topic, after)))
 }
