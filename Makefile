@@ -72,7 +72,7 @@ bench: build ## The numbers of docs/performance.md, each beside its bar
 	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin hub
 	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin state
 	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin outbox
-	MIMALLOC_PURGE_DELAY=10000 $(CARGO) run --release -p promethean-store --features suite --example bench_log
+	MIMALLOC_PURGE_DELAY=4000 $(CARGO) run --release -p promethean-store --features suite --example bench_log
 	$(CARGO) run --release -p promethean-bench --bin mongo
 
 bench-compare: build ## Beside NATS JetStream and Redis Streams, one table (ARGS="growth": how cost grows)

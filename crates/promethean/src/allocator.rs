@@ -10,8 +10,8 @@ use std::process::Command;
 
 /// The option, in milliseconds. Whoever sets it is heeded.
 const OPTION: &str = "MIMALLOC_PURGE_DELAY";
-/// Ten seconds: longer than what was taken in needs to be settled, short enough for a hub that has become idle.
-const DELAY: &str = "10000";
+/// Four seconds: longer than what was taken in needs to be settled, short enough to stay below 500 MB at full load.
+const DELAY: &str = "4000";
 
 /// Has memory kept for longer. Where that does not work, the hub runs with the allocator's default.
 pub(crate) fn keep_memory() {

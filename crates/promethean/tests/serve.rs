@@ -112,7 +112,7 @@ fn get(addr: SocketAddr, path: &str) -> String {
 
 #[test]
 fn a_hub_keeps_freed_memory_for_a_while_unless_it_is_told_otherwise() {
-    for (told, kept) in [(None, "10000"), (Some("250"), "250")] {
+    for (told, kept) in [(None, "4000"), (Some("250"), "250")] {
         let variables: Vec<_> = told.map(|delay| ("MIMALLOC_PURGE_DELAY", delay)).into_iter().collect();
         let hub = Hub::start(&variables, &[]);
         let environment = std::fs::read(format!("/proc/{}/environ", hub.process.child.id())).expect("the same process");

@@ -1,6 +1,6 @@
 //! The bars of the embedded engine, each with its number, beside a bare file append + fdatasync on the same disk.
 //!
-//! `MIMALLOC_PURGE_DELAY=10000 cargo run --release -p promethean-store --features suite --example bench_log -- [EVENTS] [DIR]`
+//! `MIMALLOC_PURGE_DELAY=4000 cargo run --release -p promethean-store --features suite --example bench_log -- [EVENTS] [DIR]`
 //! (the allocator's option is the one that a hub sets for itself)
 
 use std::fs::File;
