@@ -74,6 +74,7 @@ bench: build ## The numbers of docs/performance.md, each beside its bar
 	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin outbox
 	MIMALLOC_PURGE_DELAY=4000 $(CARGO) run --release -p promethean-store --features suite --example bench_log
 	$(CARGO) run --release -p promethean-bench --bin mongo
+	$(CARGO) run --release -p promethean-bench --bin claims
 
 bench-compare: build ## Beside NATS JetStream and Redis Streams, one table (ARGS="growth": how cost grows)
 	scripts/bench-compare.sh $(ARGS)

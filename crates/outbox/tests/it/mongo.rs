@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Bson, Document, Uuid, doc};
@@ -250,9 +250,9 @@ async fn rows_that_others_wrote_go_by_their_time_as_in_the_first_version() {
     assert_eq!(crate::fakes::by_key(&log.events("t").await)["k"], [10, 20, 30, 40]);
 }
 
-/// Counts the commands of a client by their names, and how long they took.
+/// Counts the commands of a client by their names.
 #[derive(Clone, Default)]
-struct Counter(Arc<Mutex<HashMap<String, (u64, Duration)>>>);
+struct Counter(Arc<Mutex<HashMap<String, u64>>>);
 
 impl Counter {
     /// The outbox over a client of its own whose commands are counted.
@@ -260,11 +260,8 @@ impl Counter {
         let counted = Arc::clone(&self.0);
         let mut options = ClientOptions::parse(mongo.scratch.url()).await.expect("parsed");
         options.command_event_handler = Some(EventHandler::callback(move |event| {
-            let mut counted = counted.lock().expect("not poisoned");
-            match event {
-                CommandEvent::Started(started) => counted.entry(started.command_name).or_default().0 += 1,
-                CommandEvent::Succeeded(done) => counted.entry(done.command_name).or_default().1 += done.duration,
-                _ => {}
+            if let CommandEvent::Started(started) = event {
+                *counted.lock().expect("not poisoned").entry(started.command_name).or_default() += 1;
             }
         }));
         let db = Client::with_options(options).expect("a client").database(mongo.scratch.name());
@@ -276,15 +273,11 @@ impl Counter {
     }
 
     fn all(&self) -> u64 {
-        self.0.lock().expect("not poisoned").values().map(|(count, _)| count).sum()
+        self.0.lock().expect("not poisoned").values().sum()
     }
 
     fn of(&self, command: &str) -> u64 {
-        self.0.lock().expect("not poisoned").get(command).map_or(0, |(count, _)| *count)
-    }
-
-    fn time(&self, command: &str) -> Duration {
-        self.0.lock().expect("not poisoned").get(command).map_or(Duration::ZERO, |(_, time)| *time)
+        self.0.lock().expect("not poisoned").get(command).copied().unwrap_or(0)
     }
 }
 
@@ -571,60 +564,4 @@ async fn effect_and_mark_commit_together_on_mongodb_whoever_is_killed_in_between
     }
     assert_eq!(distinct, u32::from(EVENTS));
     assert!(calls.load(SeqCst) > 300, "failures and kills were among them");
-}
-
-/// One worker, 40 batches: the mean time of a claim, and what the commands were.
-async fn cost_of_claims(mongo: &Mongo, rows: usize) -> (Duration, String) {
-    const BATCHES: u32 = 40;
-    fill(mongo, BATCHES as usize * rows).await;
-    let counter = Counter::default();
-    let outbox = counter.outbox(mongo).await;
-    let (mut all, mut longest) = (Duration::ZERO, Duration::ZERO);
-    for _ in 0..BATCHES {
-        let started = Instant::now();
-        let claim = Claim { rows, bytes: 1 << 22, lease: Duration::from_secs(30), worker: "w" };
-        let claimed = outbox.claim_batch(claim).await.expect("claimed");
-        all += started.elapsed();
-        longest = longest.max(started.elapsed());
-        assert_eq!(claimed.len(), rows);
-        outbox.mark_sent(&ids(&claimed)).await.expect("marked");
-    }
-    let commands = counter.of("update") + counter.of("aggregate") - u64::from(BATCHES);
-    let reading = counter.time("aggregate") / BATCHES;
-    (all / BATCHES, format!("{reading:.1?} of it MongoDB's reads; the longest {longest:.1?}; {commands} commands"))
-}
-
-/// The numbers of docs/decisions/0006:
-/// `target/debug/with-mongo cargo test -p promethean-outbox --test it what_a_claim -- --ignored --nocapture`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement"]
-async fn what_a_claim_on_mongodb_costs() {
-    let mongo = fixture().await;
-    for rows in [500, 100, 20] {
-        let mut runs = Vec::new();
-        for _ in 0..5 {
-            runs.push(cost_of_claims(&mongo, rows).await);
-        }
-        let (mean, rest) = runs.iter().min().expect("a run");
-        println!("40 claims of {rows} rows, the best of 5 runs: {mean:.1?} a claim, {rest}");
-    }
-    for _ in 0..4 {
-        fill(&mongo, 10_000).await;
-        let (log, started) = (Log::new(), Instant::now());
-        let (counters, mut drainers) = ([Counter::default(), Counter::default()], Vec::new());
-        for counter in &counters {
-            let outbox = Arc::new(counter.outbox(&mongo).await);
-            let settings = Settings { until_empty: true, batch_rows: 100, ..Settings::default() };
-            drainers.push(drain(outbox, log.publisher(), settings));
-        }
-        for mut drainer in drainers {
-            assert_eq!(drainer.ended().await, None);
-        }
-        let count = |command: &str| counters.iter().map(|counter| counter.of(command)).sum::<u64>();
-        let (updates, reads, finds) = (count("update"), count("aggregate"), count("find"));
-        println!(
-            "two drainers, 10,000 rows in batches of 100: {:.1?}; {updates} updates, {reads} reads, {finds} after a loss",
-            started.elapsed(),
-        );
-    }
 }
