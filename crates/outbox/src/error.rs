@@ -29,6 +29,22 @@ pub enum Error {
     Aborted(String),
 }
 
+impl Error {
+    /// Nobody answers where the database should be.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        #[cfg(feature = "mongo")]
+        if let Self::Mongo(error) = self {
+            use mongodb::error::ErrorKind;
+            return matches!(
+                &*error.kind,
+                ErrorKind::ServerSelection { .. } | ErrorKind::Io(_) | ErrorKind::DnsResolve { .. }
+            );
+        }
+        false
+    }
+}
+
 /// Checks the name of a table or collection, which goes into statements as it is.
 #[cfg(any(feature = "sqlite", feature = "mongo"))]
 pub(crate) fn name(name: &str) -> Result<&str> {

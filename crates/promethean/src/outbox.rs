@@ -9,7 +9,7 @@ use promethean_gateway::Hub;
 use promethean_gateway::auth::Secret;
 use promethean_outbox::{BusPublisher, Drainer, OutboxStore, Schema, Settings, SqliteOutbox, drain};
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 
 /// Where an outbox is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,16 @@ impl Place {
 
     /// Opens the outbox; `schema` says what to do about a table that is missing.
     pub(crate) async fn open(&self, table: &str, schema: Schema) -> Result<Arc<dyn OutboxStore>, Failure> {
-        let at = |error: promethean_outbox::Error| Failure::failed(format!("outbox in {}: {error}", self.shown()));
+        let at = |error: promethean_outbox::Error| match error.is_unreachable() {
+            true => {
+                let remedy = "check the address, and that the replica set runs and has a primary";
+                Failure::new(
+                    Exit::Unreachable,
+                    format!("outbox in {}: nobody answers; {remedy}: {error}", self.shown()),
+                )
+            }
+            false => Failure::failed(format!("outbox in {}: {error}", self.shown())),
+        };
         match self {
             Place::Sqlite(path) => {
                 let (path, table) = (path.clone(), table.to_owned());

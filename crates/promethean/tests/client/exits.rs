@@ -117,6 +117,9 @@ fn a_backup_that_does_not_work_leaves_nothing_and_a_restore_names_what_is_wrong(
     assert_eq!(json_lines(&hub.ok(&["doctor", &target, "--salvage", &path("saved"), "--json"], ""))[0]["events"], 1);
 }
 
+/// A MongoDB that is not there.
+const NOBODY: &str = "mongodb://127.0.0.1:1/x?replicaSet=rs0&serverSelectionTimeoutMS=300";
+
 #[test]
 fn an_outbox_is_drained_listed_and_retried_with_the_same_codes() {
     let hub = Hub::start(&[("WS_TOKEN", "sesame")]);
@@ -136,6 +139,7 @@ fn an_outbox_is_drained_listed_and_retried_with_the_same_codes() {
             (&with(&["outbox", "drain", "--once", "--token", "wrong"]), 4, "bad_token"),
             (&with(&["outbox", "drain", "--once", "--lease", "long"]), 2, "--lease"),
             (&with(&["outbox", "list", "--status", "lost"]), 2, "--status"),
+            (&["outbox", "list", "--outbox", NOBODY], 3, "nobody answers; check the address"),
             (&with(&["outbox", "retry", "no-such-row"]), 5, "outbox list"),
             (&["outbox", "retry", "x"], 2, "--outbox"),
             (&["outbox", "list", "--outbox", "shop.db"], 2, "sqlite:PATH"),
