@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{bus, drain, earliest, group, next, nothing, publish, publish_keyed, subscribe, topic};
-use promethean_bus::{Code, EventId, Filter, From, Inbox, Letters, Ordered, Request, Selector, SubscribeOptions};
-use promethean_store::{ReadMax, TopicSettings};
+use promethean_bus::{Code, Filter, From, Inbox, Ordered, Request, Selector, SubscribeOptions};
+use promethean_store::ReadMax;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -491,115 +491,4 @@ async fn a_seek_moves_the_group_and_what_was_acked_comes_again() {
     assert_eq!(drain(&mut events, 3).await, ["1", "2", "3"]);
     bus.set_cursor(&topic("t"), &group("new"), From::Earliest).await.expect("made");
     assert_eq!(drain(&mut subscribe(&bus, "t", "new", SubscribeOptions::default()).await, 3).await.len(), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn dead_letters_are_never_dead_lettered_again() {
-    let bus = bus();
-    publish(&bus, "dlq.t", 1).await;
-    let mut events = subscribe(&bus, "dlq.t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
-    for attempt in 1..=3 {
-        let before = tokio::time::Instant::now();
-        let delivery = next(&mut events).await;
-        assert_eq!(delivery.attempt(), attempt);
-        assert!(attempt == 1 || before.elapsed() >= Duration::from_secs(29), "the longest backoff");
-        delivery.nack("still no").await.expect("nacked");
-    }
-    assert_eq!(bus.store().info(&topic("dlq.dlq.t")).await.expect("readable"), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_redrive_sends_each_letter_back_once() {
-    let bus = bus();
-    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
-    for n in 1..=3 {
-        publish(&bus, "t", n).await;
-        next(&mut events).await.nack("no").await.expect("nacked");
-    }
-    nothing(&mut events, SECOND).await;
-    let some = bus.redrive(&topic("t"), 2).await.expect("redriven");
-    assert_eq!((some.redriven, some.remaining), (2, 1));
-    let rest = bus.redrive(&topic("t"), 100).await.expect("redriven");
-    assert_eq!((rest.redriven, rest.remaining), (1, 0));
-    let none = bus.redrive(&topic("t"), 100).await.expect("redriven");
-    assert_eq!((none.redriven, none.remaining), (0, 0));
-    let first = next(&mut events).await;
-    assert_eq!(first.event().payload(), "1");
-    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(1)).await.expect("readable");
-    assert_eq!(first.event().fields().caused_by, [letters[0].id]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_letter_that_its_topic_does_not_take_holds_up_no_other() {
-    let bus = bus();
-    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
-    for payload in ["one", &"x".repeat(2_000), "three"] {
-        bus.publish_value(&topic("t"), payload).await.expect("published");
-        next(&mut events).await.nack("no").await.expect("nacked");
-    }
-    nothing(&mut events, SECOND).await;
-    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(10)).await.expect("readable");
-    let set = async |max_event_bytes| {
-        let settings = TopicSettings { max_event_bytes, ..Default::default() };
-        bus.store().set_settings(&topic("t"), settings).await.expect("set");
-    };
-    set(Some(1_024)).await;
-    for redriven in [2, 0] {
-        let done = bus.redrive(&topic("t"), 100).await.expect("redriven");
-        assert_eq!((done.redriven, done.remaining, done.refused), (redriven, 1, 1));
-        let named: Vec<_> = done.refusals.iter().map(|(id, error)| (*id, error.code)).collect();
-        assert_eq!(named, [(letters[1].id, Code::TooLarge)]);
-    }
-    set(None).await;
-    let done = bus.redrive(&topic("t"), 100).await.expect("redriven");
-    assert_eq!((done.redriven, done.remaining, done.refused), (1, 0, 0));
-    assert_eq!(drain(&mut events, 3).await[..2], ["\"one\"", "\"three\""]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_redrive_passes_over_what_one_before_it_sent_back_further_on() {
-    let bus = bus();
-    for n in 1..=700 {
-        let group = if n <= 500 { "old" } else { "new" };
-        let letter = serde_json::json!({ "group": group, "err": "no", "original": { "payload": n } });
-        bus.publish_value(&topic("dlq.t"), &letter).await.expect("published");
-    }
-    let new = Letters { group: Some("new".to_owned()), ..Letters::default() };
-    assert_eq!(bus.redrive_only(&topic("t"), 1_000, &new).await.expect("redriven").redriven, 200);
-    // As if retention had taken them: the log does not know their ids any more.
-    bus.store().trim(&topic("t"), 201).await.expect("trimmed");
-    let rest = bus.redrive(&topic("t"), 1_000).await.expect("redriven");
-    assert_eq!((rest.redriven, rest.remaining), (500, 0));
-    assert_eq!(bus.store().info(&topic("t")).await.expect("readable").expect("there").last_seq, 700);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_redrive_of_some_letters_leaves_the_others_for_later() {
-    let bus = bus();
-    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
-    for (n, err) in [(1, "odd"), (2, "even"), (3, "odd"), (4, "even"), (5, "odd")] {
-        publish(&bus, "t", n).await;
-        next(&mut events).await.nack(err).await.expect("nacked");
-    }
-    nothing(&mut events, SECOND).await;
-    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(10)).await.expect("readable");
-    let only = |group: Option<&str>, err: Option<&str>, ids: Vec<EventId>| Letters {
-        group: group.map(str::to_owned),
-        err: err.map(str::to_owned),
-        ids,
-        ..Letters::default()
-    };
-    for (wanted, limit, expected) in [
-        (only(Some("other"), None, vec![]), 100, (0, 5)),
-        (only(Some("g"), Some("even"), vec![]), 1, (1, 4)),
-        (only(None, Some("even"), vec![]), 100, (1, 3)),
-        (only(None, Some("even"), vec![letters[4].id]), 100, (0, 3)),
-        (only(None, None, vec![letters[4].id, letters[1].id]), 100, (1, 2)),
-        (Letters::default(), 100, (2, 0)),
-    ] {
-        let done = bus.redrive_only(&topic("t"), limit, &wanted).await.expect("redriven");
-        assert_eq!((done.redriven, done.remaining), expected, "{wanted:?}");
-    }
-    let back = bus.store().read(&topic("t"), 6, ReadMax::events(10)).await.expect("readable");
-    assert_eq!(back.iter().map(|event| event.payload()).collect::<Vec<_>>(), ["2", "4", "5", "1", "3"]);
 }

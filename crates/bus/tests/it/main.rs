@@ -4,6 +4,7 @@ mod bad_input;
 mod cluster;
 mod common;
 mod compaction;
+mod dead_letters;
 mod delivery;
 mod fan_in;
 mod saves;
