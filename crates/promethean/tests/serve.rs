@@ -18,8 +18,13 @@ struct Process {
 
 impl Process {
     fn spawn(variables: &[(&str, &str)], args: &[&str]) -> Self {
+        Self::spawn_with(variables, args, |stderr| stderr.into())
+    }
+
+    /// What it says goes where `stderr` says, instead of the file that is made for it.
+    fn spawn_with(variables: &[(&str, &str)], args: &[&str], stderr: impl FnOnce(std::fs::File) -> Stdio) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let stderr = std::fs::File::create(dir.path().join("stderr")).expect("a file");
+        let stderr = stderr(std::fs::File::create(dir.path().join("stderr")).expect("a file"));
         let any_port = [("WS_PORT", "0"), ("HTTP_PORT", "0"), ("OPS_PORT", "0"), ("PROMETHEAN_STORE", "memory")];
         let child = Command::new(env!("CARGO_BIN_EXE_promethean"))
             .arg("serve")
@@ -75,7 +80,10 @@ struct Hub {
 
 impl Hub {
     fn start(variables: &[(&str, &str)], args: &[&str]) -> Self {
-        let mut process = Process::spawn(variables, args);
+        Self::is_ready(Process::spawn(variables, args))
+    }
+
+    fn is_ready(mut process: Process) -> Self {
         let mut ready = String::new();
         let mut stdout = BufReader::new(process.child.stdout.take().expect("stdout"));
         stdout.read_line(&mut ready).expect("a line");
@@ -161,6 +169,29 @@ fn sigterm_and_sigint_end_it_in_order() {
         assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("shutting down") && said.contains("shut down"), "{said}");
         assert!(TcpStream::connect(addr).is_err());
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let full = |_| std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a full disk").into();
+    let nobody = |_| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer.into()
+    };
+    for stderr in [full as fn(std::fs::File) -> Stdio, nobody] {
+        let hub = Hub::is_ready(Process::spawn_with(&[("PROMETHEAN_LOG", "debug")], &[], stderr));
+        let body = "{\"retentionDays\":1}";
+        let mut stream = TcpStream::connect(hub.addr("ops")).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        let head = "PUT /settings?topic=a HTTP/1.1\r\nhost: hub\r\ncontent-type: application/json\r\nconnection: close";
+        write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+        hub.signal(Signal::TERM);
+        assert_eq!(hub.end().0, Some(0));
     }
 }
 

@@ -35,7 +35,7 @@ use crate::args::{Args, Command, ConfigArgs};
 use crate::config::{Config, ConfigError, File, Layers};
 use crate::exit::Failure;
 
-pub(crate) use out::{on_stderr, stderr_is_coloured};
+pub(crate) use out::{on_stderr, say, stderr_is_coloured};
 
 /// Does what was asked for.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {

@@ -34,15 +34,20 @@ fn painted(coloured: bool, style: &str, text: &str) -> String {
     if coloured { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
+/// A line on standard error. Where it cannot be written, the exit code still tells.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Says on standard error that something is done.
 pub(super) fn done(text: &str) {
-    eprintln!("{text}");
+    say(text);
 }
 
 /// The next step, for people: only on a terminal.
 pub(super) fn hint(next: &str) {
     if std::io::stderr().is_terminal() {
-        eprintln!("{}", on_stderr("2", &format!("next: {next}")));
+        say(&on_stderr("2", &format!("next: {next}")));
     }
 }
 

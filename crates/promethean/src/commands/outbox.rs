@@ -132,7 +132,7 @@ async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Fail
     let mut settings = config.settings();
     settings.until_empty = args.once;
     let mut drainer = drain(store, Arc::new(ClientPublisher::new(client.clone())), settings);
-    eprintln!("draining {}", config.place.shown());
+    out::done(&format!("draining {}", config.place.shown()));
     let ended = tokio::select! {
         ended = drainer.ended() => ended,
         _ = terminate.recv() => None,
@@ -154,7 +154,7 @@ async fn connect(args: &DrainArgs) -> Result<promethean_client::Client, Failure>
     loop {
         match hub::connect(&args.hub).await {
             Err(failure) if failure.exit == Exit::Unreachable && !args.once => {
-                eprintln!("promethean: {failure}; trying again");
+                out::done(&format!("promethean: {failure}; trying again"));
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(Duration::from_secs(5));
             }
@@ -169,6 +169,6 @@ fn report(snapshot: &Snapshot, as_json: bool) -> Result<(), Failure> {
         let left = json!({"pending": stats.pending, "claimed": stats.claimed, "parked": stats.parked});
         return out::json(&json!({"sent": sent, "errors": errors, "parked": parked, "left": left}));
     }
-    eprintln!("{sent} sent, {errors} errors, {parked} parked; {} left", stats.pending + stats.claimed);
+    out::done(&format!("{sent} sent, {errors} errors, {parked} parked; {} left", stats.pending + stats.claimed));
     Ok(())
 }

@@ -214,7 +214,10 @@ impl Signals {
 fn start_logging(config: &Config) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(&config.log)
         .map_err(|error| Failure::usage(format!("log: {error}; write info, debug or info,promethean_bus=debug")))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A line that cannot be written (the disk is full, the pipe's reader is gone) is lost, and nothing else: said with
+    // `eprintln!`, as the subscriber would, that would be a panic of whoever wanted to log.
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     match config.log_format {
         LogFormat::Text => builder.with_ansi(super::stderr_is_coloured()).init(),
         LogFormat::Json => builder.json().init(),
