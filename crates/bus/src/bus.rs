@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::Clock;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
+use crate::patterns::Patterns;
 use crate::relay::{Cluster, Origin, RelayError, SeekTo};
 use crate::runner::{self, Handle, Input, seek_of};
 use crate::status::{self, GroupStatus, Lag};
@@ -69,6 +70,7 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) cluster: Option<Cluster>,
+    pub(crate) patterns: Patterns,
     limits: Limits,
     runners: Mutex<HashMap<(Topic, Group), Handle, RandomState>>,
     next_subscription: AtomicU64,
@@ -92,6 +94,7 @@ impl Bus {
         let core = Core {
             store,
             cluster,
+            patterns: Patterns::default(),
             ids: IdMaker::new(),
             clock: Clock::new(),
             metrics: Metrics::new(options.max_series),
@@ -142,7 +145,7 @@ impl Bus {
         let runs = events.chunk_by(|one, next| one.topic == next.topic);
         let runs: Vec<(Topic, usize)> = runs.map(|run| (run[0].topic.clone(), run.len())).collect();
         let started = Instant::now();
-        let appended = self.core.store.append(events).await;
+        let appended = self.core.append(events).await;
         self.core.metrics.append_duration.observe(started.elapsed());
         match appended {
             Ok(outcomes) => {

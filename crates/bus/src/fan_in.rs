@@ -1,8 +1,10 @@
-//! Joining the topics of a subscription: the ones there are, and the ones that turn up later.
+//! Joining the topics of a subscription: the ones there are, the ones that turn up later, and the ones that a renewed
+//! token lets in.
 
 use std::sync::{Arc, Weak};
 
 use promethean_event::{Cursor, From, Selector, Topic};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::runner::{Input, Join};
@@ -18,18 +20,22 @@ pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()
     for (topic, from) in first_topics(inner).await? {
         cursors.extend(join(inner, &topic, from, &mut tasks).await?);
     }
-    if inner.selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_))) {
-        let weak = Arc::downgrade(inner);
+    if inner.has_pattern() {
+        let (weak, look_again) = (Arc::downgrade(inner), Arc::clone(&inner.look_again));
         tasks.spawn(async move {
             let mut tails = JoinSet::new();
-            while created.changed().await.is_ok() {
-                if join_new(&weak, &mut tails).await.is_none() {
-                    return;
-                }
-            }
+            while changed(&mut created, &look_again).await && join_new(&weak, &mut tails).await.is_some() {}
         });
     }
     Ok((cursors, tasks))
+}
+
+/// Resolves when there may be topics to join; `false`: the store has ended.
+async fn changed(created: &mut tokio::sync::watch::Receiver<u64>, look_again: &Notify) -> bool {
+    tokio::select! {
+        changed = created.changed() => changed.is_ok(),
+        () = look_again.notified() => true,
+    }
 }
 
 /// The topics to join at once, each with where to start on it.
@@ -49,7 +55,8 @@ async fn first_topics(inner: &Arc<Inner>) -> Result<Vec<(Topic, From)>, Error> {
     Ok(topics.iter().map(|topic| (topic.clone(), from(topic))).collect())
 }
 
-/// The plain topics, and the existing ones that a pattern selects and the gate lets through.
+/// The plain topics, and the existing ones that a pattern selects and the gate lets through. Those that it does not let
+/// through are remembered.
 async fn selected(inner: &Inner) -> Result<Vec<Topic>, Error> {
     let plain = inner.selectors.iter().filter_map(|selector| match selector {
         Selector::Topic(topic) => Some(topic.clone()),
@@ -58,15 +65,19 @@ async fn selected(inner: &Inner) -> Result<Vec<Topic>, Error> {
     let plain: Vec<Topic> = plain.collect();
     let mut topics = plain.clone();
     for topic in inner.core.store.topics().await.map_err(|error| Error::group(&error))? {
-        let wanted = inner.selectors.iter().any(|selector| selector.matches(&topic));
-        if wanted && inner.gate.as_ref().is_none_or(|gate| gate(&topic)) && !plain.contains(&topic) {
+        if plain.contains(&topic) || !inner.selects(&topic) {
+            continue;
+        }
+        if inner.may_see(&topic) {
             topics.push(topic);
+        } else {
+            inner.joined.lock().held_back.insert(topic);
         }
     }
     Ok(topics)
 }
 
-/// Joins topics that were created since; `None` when the subscription is gone.
+/// Joins topics that were created since, or are allowed since; `None` when the subscription is gone.
 async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<()> {
     let inner = inner.upgrade()?;
     let topics = match selected(&inner).await {
@@ -81,8 +92,14 @@ async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<()> {
         if known.contains(&topic) {
             continue;
         }
-        // Everything on a topic that did not exist at the subscribe was appended after it.
-        if let Err(error) = join(&inner, &topic, From::Earliest, tails).await {
+        let from = match (inner.joined.lock().held_back.remove(&topic), inner.options.from) {
+            // Everything on a topic that did not exist at the subscribe was appended after it.
+            (false, _) => From::Earliest,
+            // It is as if it were subscribed to now; the event that `afterId` names is on another topic.
+            (true, From::AfterId(_)) => From::Latest,
+            (true, from) => from,
+        };
+        if let Err(error) = join(&inner, &topic, from, tails).await {
             tracing::error!(%topic, %error, "a pattern subscription cannot join the topic");
             inner.subscriber.end(error);
         }

@@ -34,6 +34,7 @@ mod fan_in;
 mod handler;
 mod inbox;
 pub mod metrics;
+mod patterns;
 mod redrive;
 mod relay;
 mod runner;

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use promethean_event::{Code, Cursor, Event, EventId, Group, Identified, Selector, SubscribeOptions, Topic};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use crate::bus::{Core, Request, TopicGate};
@@ -35,11 +35,18 @@ pub(crate) struct Inner {
     pub(crate) relayed: Option<Origin>,
     /// The topics it is a member on.
     pub(crate) joined: Mutex<Joined>,
+    /// The gate may let more through than before.
+    pub(crate) look_again: Arc<Notify>,
 }
+
+/// The indexes of ids, by the topic that they are on.
+type ByTopic = HashMap<Topic, Vec<usize>, RandomState>;
 
 #[derive(Default)]
 pub(crate) struct Joined {
     pub(crate) topics: HashSet<Topic, RandomState>,
+    /// Topics that a pattern selects and the gate did not let through: not new when it does.
+    pub(crate) held_back: HashSet<Topic, RandomState>,
     pub(crate) paused: bool,
     pub(crate) left: bool,
 }
@@ -69,9 +76,14 @@ impl Membership {
             gate,
             relayed,
             joined: Mutex::default(),
+            look_again: Arc::default(),
         });
         // From here on, an early return or a cancellation drops the membership, which leaves whatever was joined.
         let mut membership = Self { inner, tasks: JoinSet::new() };
+        if membership.inner.group.is_some() && membership.inner.has_pattern() {
+            // Before the topics are listed: one that is created meanwhile is either in the list or finds it there.
+            core.patterns.add(&membership.inner);
+        }
         let (cursors, tasks) = fan_in::start(&membership.inner).await?;
         membership.tasks = tasks;
         Ok((membership, cursors))
@@ -147,17 +159,28 @@ impl Membership {
         self.inner.joined.lock().paused
     }
 
-    /// Leaves one topic, when the subscriber may no longer see it.
+    /// Leaves one topic, when the subscriber may no longer see it. An ephemeral tail goes on, and whoever reads it shows
+    /// nothing of it.
     pub fn leave(&self, topic: &Topic) {
+        if self.inner.group.is_none() {
+            return;
+        }
         let mut joined = self.inner.joined.lock();
         if joined.topics.remove(topic) {
+            joined.held_back.insert(topic.clone());
             self.inner.tell(topic, Input::Leave(self.id()));
         }
+    }
+
+    /// The gate may let topics through that it did not: joins those that a pattern selects.
+    pub fn look_again(&self) {
+        self.inner.look_again.notify_one();
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
+        self.inner.core.patterns.remove(self.id());
         let mut joined = self.inner.joined.lock();
         joined.left = true;
         for topic in joined.topics.drain() {
@@ -168,6 +191,20 @@ impl Drop for Membership {
 }
 
 impl Inner {
+    pub(crate) fn has_pattern(&self) -> bool {
+        self.selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_)))
+    }
+
+    /// Whether it is about the topic.
+    pub(crate) fn selects(&self, topic: &Topic) -> bool {
+        self.selectors.iter().any(|selector| selector.matches(topic))
+    }
+
+    /// Whether the gate lets the topic through.
+    pub(crate) fn may_see(&self, topic: &Topic) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate(topic))
+    }
+
     pub(crate) fn tell(&self, topic: &Topic, input: Input) {
         if let Some(runner) = self.group.as_ref().and_then(|group| self.core.runner_of(topic, group)) {
             // A runner that has ended has no members to be told of.
@@ -196,13 +233,9 @@ impl Inner {
         }
     }
 
-    /// Which of `ids` are on which topic, by their indexes; only topics that this subscription is on. `last`: the ids
-    /// will not be asked for again.
-    async fn by_topic(
-        &self,
-        ids: &[(EventId, Option<u64>)],
-        last: bool,
-    ) -> Result<HashMap<Topic, Vec<usize>, RandomState>, Error> {
+    /// Which of `ids` are on which topic, by their indexes; and those that are on a topic which a renewed token has taken
+    /// out of reach. Others are on no topic of this subscription. `last`: the ids will not be asked for again.
+    async fn by_topic(&self, ids: &[(EventId, Option<u64>)], last: bool) -> Result<(ByTopic, Vec<usize>), Error> {
         let plain: Vec<EventId> = ids.iter().map(|(id, _)| *id).collect();
         let mut topics = self.subscriber.topics_of(&plain, last);
         let unknown: Vec<usize> = (0..topics.len()).filter(|&index| topics[index].is_none()).collect();
@@ -213,15 +246,21 @@ impl Inner {
                 topics[index] = topic;
             }
         }
-        let mut by_topic: HashMap<Topic, Vec<usize>, RandomState> = HashMap::default();
+        let mut by_topic = ByTopic::default();
         for (index, topic) in topics.into_iter().enumerate() {
             if let Some(topic) = topic {
                 by_topic.entry(topic).or_default().push(index);
             }
         }
-        let joined = self.joined.lock();
-        by_topic.retain(|topic, _| joined.topics.contains(topic));
-        Ok(by_topic)
+        let (joined, mut forbidden) = (self.joined.lock(), Vec::new());
+        by_topic.retain(|topic, indexes| {
+            let on = joined.topics.contains(topic);
+            if !on && self.selects(topic) && !self.may_see(topic) {
+                forbidden.append(indexes);
+            }
+            on
+        });
+        Ok((by_topic, forbidden))
     }
 
     /// Answers a delivery of which the topic is known. It counts also after the subscription has ended.
@@ -249,7 +288,7 @@ impl Inner {
             let input = |reply| Input::Answer { by, ids: ids.clone(), answer: answer.clone(), reply };
             return self.core.ask(topic, group, input).await;
         }
-        let by_topic = self.by_topic(&ids, !matches!(answer, Answer::Extend { .. })).await?;
+        let (by_topic, forbidden) = self.by_topic(&ids, !matches!(answer, Answer::Extend { .. })).await?;
         let asked = by_topic.into_iter().map(|(topic, indexes)| {
             let (ids, answer) = (&ids, &answer);
             async move {
@@ -261,6 +300,7 @@ impl Inner {
         });
         // All topics at once: each saves by itself, and the store writes what comes together as one.
         let mut receipts = vec![Receipt::NotInFlight; ids.len()];
+        forbidden.into_iter().for_each(|index| receipts[index] = Receipt::Forbidden);
         for answered in join_all(asked).await {
             let (indexes, of_topic) = answered?;
             for (index, receipt) in indexes.into_iter().zip(of_topic) {
@@ -426,6 +466,9 @@ impl Delivery {
         let extends = matches!(answer, Answer::Extend { .. });
         let receipts = self.inner.answer_one(&self.given.event.topic, (id, Some(lease)), answer).await?;
         match receipts.first() {
+            Some(Receipt::Forbidden) => {
+                Err(Error::new(Code::Forbidden, format!("the event {id} is on a topic that is out of reach now")))
+            }
             Some(Receipt::LeaseLost) => {
                 Err(Error::new(Code::LeaseLost, format!("the event {id} was given out again since")))
             }

@@ -177,6 +177,49 @@ async fn a_narrower_renewal_ends_what_it_no_longer_allows_and_names_it() {
 }
 
 #[tokio::test]
+async fn an_ack_of_what_a_narrower_renewal_took_out_of_reach_is_forbidden_and_does_not_count() {
+    let server = jwt_server().await;
+    let mut client = server.connect().await;
+    auth(&mut client, &token(&["publish:**", "subscribe:**"])).await;
+    client.subscribe("n.**", "g").await;
+    client.publish("n.x", json!(1)).await;
+    let id = client.event().await["event"]["id"].clone();
+    auth(&mut client, &token(&["subscribe:n.y"])).await;
+    client.err(json!({"op": "ACK", "topic": "n.**", "group": "g", "id": id}), "forbidden").await;
+    let mut other = server.connect().await;
+    auth(&mut other, &token(&["subscribe:n.x"])).await;
+    other.subscribe("n.x", "g").await;
+    assert_eq!(other.event().await["event"]["id"], id);
+}
+
+#[tokio::test]
+async fn a_wider_renewal_lets_a_patterns_topics_in_from_then_on() {
+    let server = jwt_server().await;
+    let mut admin = server.connect().await;
+    auth(&mut admin, &token(&["publish:**"])).await;
+    admin.publish("w.private", json!(1)).await;
+    for group in [json!("g"), Value::Null] {
+        let mut client = server.connect().await;
+        auth(&mut client, &token(&["subscribe:w.public"])).await;
+        client.ok(json!({"op": "SUBSCRIBE", "topic": "w.*", "group": group})).await;
+        admin.publish("w.private", json!(2)).await;
+        for scopes in [["subscribe:w.*"], ["subscribe:w.public"], ["subscribe:w.*"]] {
+            auth(&mut client, &token(&scopes)).await;
+        }
+        // The join is under way; what was before it never comes.
+        let event = loop {
+            admin.publish("w.private", json!(3)).await;
+            client.send(json!({"op": "PING"})).await;
+            let frame = client.recv().await;
+            if frame["op"] == "EVENT" {
+                break frame;
+            }
+        };
+        assert_eq!(event["event"]["payload"], 3);
+    }
+}
+
+#[tokio::test]
 async fn what_was_held_back_at_a_pause_is_not_delivered_once_a_narrower_renewal_forbids_it() {
     let server = jwt_server().await;
     let wide = token(&["publish:**", "subscribe:**"]);

@@ -174,6 +174,11 @@ pub trait EventLog: Send + Sync + 'static {
     /// The names of all topics, sorted.
     fn topics(&self) -> Pending<'_, Vec<Topic>>;
 
+    /// Whether the topic has ever had an event, from memory.
+    fn exists(&self, topic: &Topic) -> bool {
+        self.watch(topic).borrow().seq > 0
+    }
+
     /// What is known of a topic; `None` when it does not exist.
     fn info<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Option<TopicInfo>>;
 

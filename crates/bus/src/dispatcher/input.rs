@@ -39,6 +39,8 @@ pub enum Receipt {
     LeaseLost,
     /// The event is not in flight.
     NotInFlight,
+    /// The event's topic is out of the subscriber's reach since its token was renewed: it does not count.
+    Forbidden,
 }
 
 impl Dispatcher {

@@ -212,7 +212,7 @@ impl Runner {
         let mut burst = Burst::new(&self.core.ids, store, burst::UNLIMITED, now);
         burst.add(&draft).map_err(|error| error.to_string())?;
         let (events, _) = burst.finish();
-        match store.append(events).await.map_err(|error| error.to_string())?.pop() {
+        match self.core.append(events).await.map_err(|error| error.to_string())?.pop() {
             Some(Outcome::DuplicateId { topic, .. }) => Err(format!("its id is taken on {topic}")),
             _ => Ok(()),
         }

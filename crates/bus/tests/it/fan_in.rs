@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{bus, earliest, group, next, nothing, publish, subscribe, topic};
-use promethean_bus::{Code, Inbox, Request, Selector, SubscribeOptions};
+use promethean_bus::{Answer, Bus, Code, From, Inbox, Receipt, Request, Selector, SubscribeOptions};
+use promethean_store::memory::Memory;
+use promethean_store::{GroupState, ReadMax};
 
 #[tokio::test(start_paused = true)]
 async fn a_pattern_takes_in_topics_that_exist_and_ones_that_turn_up_later() {
@@ -132,4 +135,102 @@ async fn leaving_one_topic_keeps_what_waits_of_the_others() {
     inbox.take(10, usize::MAX, bus.now(), &mut given);
     let topics: Vec<&str> = given.iter().map(|one| one.event.topic.as_str()).collect();
     assert_eq!(topics, ["a.two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_to_a_new_topic_is_the_groups_though_its_subscriber_was_gone_before_it_could_join() {
+    let bus = bus();
+    let events = subscribe(&bus, "a.**", "g", SubscribeOptions::default()).await;
+    publish(&bus, "a.new", 1).await;
+    drop(events);
+    let mut events = subscribe(&bus, "a.**", "g", SubscribeOptions::default()).await;
+    assert_eq!(next(&mut events).await.event().payload(), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_groups_place_on_a_new_topic_is_saved_when_its_first_event_is() {
+    let store = Arc::new(Memory::new());
+    let bus = Bus::new(store.clone(), Default::default());
+    let secret = Request {
+        topic: Selector::parse("*.a").expect("a pattern"),
+        group: Some(group("blind")),
+        options: SubscribeOptions::default(),
+        gate: Some(Arc::new(|topic| !topic.as_str().starts_with("new"))),
+        relayed: None,
+    };
+    let _blind = bus.attach(secret, &Inbox::new()).await.expect("subscribed");
+    let _one = subscribe(&bus, "new.*", "g", SubscribeOptions::default()).await;
+    let _two = subscribe(&bus, "**", "g", SubscribeOptions::default()).await;
+    let mut others = subscribe(&bus, "new.*", "letters", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+    let _letters = subscribe(&bus, "dlq.**", "g", SubscribeOptions::default()).await;
+    publish(&bus, "new.a", 1).await;
+    let place = bus.store().load(&topic("new.a"), &group("g")).await.expect("readable");
+    assert_eq!(place, Some((GroupState::default(), 1)), "before anybody could join");
+    next(&mut others).await.nack("no").await.expect("nacked");
+    while bus.store().read(&topic("dlq.new.a"), 1, ReadMax::events(1)).await.expect("readable").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    // Another hub on the same store, as after a kill: nothing was saved at an end.
+    let after = Bus::new(store, Default::default());
+    for name in ["new.a", "dlq.new.a"] {
+        let mut events = subscribe(&after, name, "g", SubscribeOptions::default()).await;
+        assert_eq!(next(&mut events).await.event().topic.as_str(), name);
+    }
+    let blind = after.cursor(&topic("new.a"), &group("blind")).await.expect("readable");
+    assert_eq!(blind, None, "what a group may not see it has no place on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_is_let_in_later_starts_as_if_it_were_subscribed_to_then() {
+    for (from, seen) in [(From::Latest, ["3"].as_slice()), (From::Earliest, &["1", "2", "3"])] {
+        for of in [Some(group("g")), None] {
+            let bus = bus();
+            publish(&bus, "a.hidden", 1).await;
+            let (open, inbox) = (Arc::new(AtomicBool::new(false)), Inbox::new());
+            let gate = Arc::clone(&open);
+            let request = Request {
+                topic: Selector::parse("a.*").expect("a pattern"),
+                group: of,
+                options: SubscribeOptions { from, ..Default::default() },
+                gate: Some(Arc::new(move |_| gate.load(Ordering::SeqCst))),
+                relayed: None,
+            };
+            let (membership, _) = bus.attach(request, &inbox).await.expect("subscribed");
+            publish(&bus, "a.hidden", 2).await;
+            open.store(true, Ordering::SeqCst);
+            membership.look_again();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            publish(&bus, "a.hidden", 3).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let mut given = Vec::new();
+            inbox.take(10, usize::MAX, bus.now(), &mut given);
+            assert_eq!(given.iter().map(|one| one.event.payload()).collect::<Vec<_>>(), seen, "{from:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ack_on_a_topic_that_went_out_of_reach_is_refused_and_the_others_of_it_count() {
+    let bus = bus();
+    let (open, inbox) = (Arc::new(AtomicBool::new(true)), Inbox::new());
+    let gate = Arc::clone(&open);
+    let request = Request {
+        topic: Selector::parse("a.*").expect("a pattern"),
+        group: Some(group("g")),
+        options: earliest(),
+        gate: Some(Arc::new(move |topic| topic.as_str() == "a.open" || gate.load(Ordering::SeqCst))),
+        relayed: None,
+    };
+    let (membership, _) = bus.attach(request, &inbox).await.expect("subscribed");
+    let ids = [publish(&bus, "a.gone", 1).await.id, publish(&bus, "a.open", 2).await.id];
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    open.store(false, Ordering::SeqCst);
+    membership.leave(&topic("a.gone"));
+    for _ in 0..2 {
+        let receipts = membership.answer(ids.map(|id| (id, None)).to_vec(), Answer::Ack).await.expect("answered");
+        assert_eq!(receipts[0], Receipt::Forbidden, "as often as it is sent");
+    }
+    assert_eq!(bus.lag(&topic("a.open"), &group("g")).await.expect("readable").events, 0);
+    let mut other = subscribe(&bus, "a.gone", "g", earliest()).await;
+    assert_eq!(next(&mut other).await.event().id, ids[0]);
 }

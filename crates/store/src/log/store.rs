@@ -129,6 +129,10 @@ impl EventLog for Log {
         self.shared.created.subscribe()
     }
 
+    fn exists(&self, topic: &Topic) -> bool {
+        self.shared.topics.read().get(topic).is_some_and(|state| state.inner.lock().last_seq > 0)
+    }
+
     fn topics(&self) -> Pending<'_, Vec<Topic>> {
         self.now(|| {
             let topics = self.shared.topics.read().by_number.clone();

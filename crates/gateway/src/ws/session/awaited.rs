@@ -117,6 +117,7 @@ impl<'h> Core<'h> {
             self.narrowed |= self.subscriptions.len() > 0 && !policy.is_wide_open();
             self.names.clear();
             self.end_forbidden(&policy);
+            self.subscriptions.iter().for_each(|(_, subscription)| subscription.membership.look_again());
         }
     }
 

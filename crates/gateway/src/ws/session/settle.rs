@@ -203,6 +203,11 @@ fn verdict(receipts: &Receipts, from: usize, count: usize, strict: bool) -> Resu
         Ok(receipts) => receipts.get(from..from + count).unwrap_or_default(),
         Err(error) => return Err(Rejection::new(error.code, error.message.clone())),
     };
+    if receipts.contains(&Receipt::Forbidden) {
+        let message =
+            "the event's topic is out of reach since the token was renewed; it goes to other members of the group";
+        return Err(Rejection::new(Code::Forbidden, message));
+    }
     if receipts.contains(&Receipt::LeaseLost) {
         return Err(Rejection::new(
             Code::LeaseLost,
