@@ -57,7 +57,8 @@ impl Entry {
         self.lease != 0 && self.lease != lease
     }
 
-    /// What a restart has to know: nothing of an event that never failed.
+    /// What a restart has to know: nothing of an event that never failed, unless it is of a snapshot, which may be another
+    /// one by then.
     pub(super) fn unfinished(&self, seq: Seq) -> Option<Unfinished> {
         let (failed, not_before) = match self.state {
             // The delivery under way has not failed yet.
@@ -65,7 +66,11 @@ impl Entry {
             State::Waiting { due } => (self.attempts, due),
             _ => (self.attempts, Millis(0)),
         };
-        (failed > 0 || not_before > Millis(0)).then_some(Unfinished { seq, attempts: failed, not_before })
+        (failed > 0 || not_before > Millis(0) || self.snapshot).then_some(Unfinished {
+            seq,
+            attempts: failed,
+            not_before,
+        })
     }
 
     /// Keeps why a delivery failed, as far as it is not too long.

@@ -173,6 +173,22 @@ impl Dispatcher {
         }
     }
 
+    /// What was read of the snapshot before the group was loaded and is not done, the first `max`. Asked for at the end of
+    /// the snapshot: where it was opened anew, a key that was written since is not in it any more.
+    pub fn left_of_snapshot(&self, max: usize) -> Vec<Seq> {
+        let Some(snapshot) = &self.snapshot else { return Vec::new() };
+        self.carried.range(..=snapshot.cut).take(max).map(|(&seq, _)| seq).collect()
+    }
+
+    /// Of what was left of the snapshot, what is still in the log; the rest is gone.
+    pub fn on_left_of_snapshot(&mut self, left: &[Seq], events: &[Event], now: Millis, out: &mut Vec<Command>) {
+        self.reading = false;
+        if !events.is_empty() {
+            self.on_snapshot(events, now, out);
+        }
+        left.iter().for_each(|seq| drop(self.carried.remove(seq)));
+    }
+
     /// Reading failed: it may be asked for again.
     pub fn on_read_failed(&mut self) {
         self.reading = false;

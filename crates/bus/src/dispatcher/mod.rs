@@ -390,6 +390,7 @@ impl Dispatcher {
         let key = (self.policy.ordered == Ordered::Key).then(|| order::hash(event)).flatten();
         let attempts = carried.map_or(0, |one| one.attempts);
         let mut entry = Entry::new(event, snapshot, key, attempts);
+        self.dirty |= snapshot;
         self.ids.insert(event.id, event.seq);
         let first = key.is_none_or(|key| self.keys.join(key, event.seq));
         let due = carried.map_or(Millis(0), |one| one.not_before);

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use promethean_event::{Draft, Event, EventId, Seq, payload_of};
-use promethean_store::{Outcome, ReadMax};
+use promethean_event::{Draft, Event, EventId, Seq, Topic, payload_of};
+use promethean_store::{Outcome, ReadMax, Result as StoreResult};
 
 use super::{Runner, ahead};
+use crate::bus::Core;
 use crate::dispatcher::{Command, DeadLetter, Deliver, Dispatcher};
 use crate::{Burst, Given, burst};
 
@@ -68,14 +69,23 @@ impl Runner {
             Some(snapshot) => snapshot.next(max).await,
             None => Ok(Vec::new()),
         };
+        let left = match &read {
+            Ok(events) if events.is_empty() => dispatcher.left_of_snapshot(max),
+            _ => Vec::new(),
+        };
+        let read = if left.is_empty() { read } else { read_each(&self.core, &self.topic, &left).await };
         let now = self.core.clock.now();
         match read {
             Ok(events) => {
-                if events.is_empty() {
-                    self.snapshot = None;
-                }
                 let mut commands = Vec::with_capacity(events.len());
-                dispatcher.on_snapshot(&events, now, &mut commands);
+                if left.is_empty() {
+                    if events.is_empty() {
+                        self.snapshot = None;
+                    }
+                    dispatcher.on_snapshot(&events, now, &mut commands);
+                } else {
+                    dispatcher.on_left_of_snapshot(&left, &events, now, &mut commands);
+                }
                 self.give(dispatcher, events, commands).await;
             }
             Err(error) => {
@@ -217,4 +227,14 @@ impl Runner {
             _ => Ok(()),
         }
     }
+}
+
+/// The events at these places, as far as they are there.
+async fn read_each(core: &Core, topic: &Topic, seqs: &[Seq]) -> StoreResult<Vec<Event>> {
+    let mut events = Vec::with_capacity(seqs.len());
+    for &seq in seqs {
+        let read = core.store.read(topic, seq, ReadMax::events(1)).await?;
+        events.extend(read.into_iter().filter(|event| event.seq == seq));
+    }
+    Ok(events)
 }

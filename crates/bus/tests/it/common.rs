@@ -34,6 +34,15 @@ pub(crate) async fn publish_keyed(bus: &Bus, name: &str, key: &str, payload: imp
     bus.publish(&draft).await.expect("published")
 }
 
+/// An event of the topic `t`.
+pub(crate) async fn publish_tagged(bus: &Bus, key: &str, tag: &str, payload: impl Into<Value>) -> Published {
+    let payload = promethean_event::payload_of(&payload.into()).expect("JSON");
+    let mut draft = Draft::new(topic("t"), std::borrow::Cow::Owned(payload));
+    draft.options.key = Some(key.to_owned().into());
+    draft.options.tags = vec![tag.to_owned().into()];
+    bus.publish(&draft).await.expect("published")
+}
+
 pub(crate) async fn subscribe(bus: &Bus, name: &str, of: &str, options: SubscribeOptions) -> Subscription {
     bus.subscribe(name, Some(group(of)), options).await.expect("subscribed")
 }

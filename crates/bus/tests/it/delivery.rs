@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use crate::common::{bus, drain, earliest, group, next, nothing, publish, publish_keyed, subscribe, topic};
-use promethean_bus::{Code, Filter, From, Inbox, Ordered, Request, Selector, SubscribeOptions};
+use crate::common::{
+    bus, drain, earliest, group, next, nothing, publish, publish_keyed, publish_tagged, subscribe, topic,
+};
+use promethean_bus::{Bus, Code, Filter, From, Inbox, Ordered, Request, Selector, SubscribeOptions};
 use promethean_store::ReadMax;
+use promethean_store::memory::Memory;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -477,6 +480,36 @@ async fn a_snapshot_start_goes_on_after_the_subscriber_was_away() {
     let mut again = subscribe(&bus, "t", "g", options).await;
     assert_eq!(drain(&mut again, 3).await, ["\"b\"", "\"c\"", "\"d\""]);
     nothing(&mut again, 120 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_snapshot_start_gave_out_comes_again_though_its_key_was_written_since() {
+    for shut_down in [false, true] {
+        let store = std::sync::Arc::new(Memory::new());
+        let bus = Bus::new(store.clone(), Default::default());
+        for (key, tag, payload) in [("a", "x", 1), ("b", "x", 2), ("c", "x", 3)] {
+            publish_tagged(&bus, key, tag, payload).await;
+        }
+        let filter = Filter { tags: vec!["x".to_owned()], ..Filter::default() };
+        let options = SubscribeOptions { from: From::Snapshot, filter, ..Default::default() };
+        let mut events = subscribe(&bus, "t", "g", options.clone()).await;
+        for _ in 0..3 {
+            next(&mut events).await;
+        }
+        // The later one of its key is not for this group.
+        publish_tagged(&bus, "a", "y", 4).await;
+        if shut_down {
+            bus.drain().await;
+        }
+        drop(events);
+        let after = if shut_down { Bus::new(store, Default::default()) } else { bus };
+        let mut events = subscribe(&after, "t", "g", options).await;
+        let mut again = drain(&mut events, 3).await;
+        again.sort();
+        assert_eq!(again, ["1", "2", "3"], "shut down: {shut_down}");
+        nothing(&mut events, SECOND).await;
+        assert_eq!(after.lag(&topic("t"), &group("g")).await.expect("readable").events, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
