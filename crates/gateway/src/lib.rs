@@ -11,6 +11,7 @@ pub mod drain;
 pub mod fuzzing;
 pub mod http;
 mod hub;
+mod leftover;
 pub mod limits;
 pub mod listener;
 pub mod metrics;

@@ -24,6 +24,7 @@ use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
 use crate::drain::Draining;
+use crate::leftover;
 use crate::limits::{ConnectionQuota, Quotas};
 use crate::tls::Tls;
 
@@ -177,7 +178,13 @@ async fn serve_connection(
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(quota.clone());
-        router.clone().call(request.map(Body::new))
+        let (request, leftover) = leftover::share(request);
+        let answer = router.clone().call(request.map(Body::new));
+        async move {
+            let answer = answer.await;
+            leftover.discard().await;
+            answer
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

@@ -320,3 +320,20 @@ async fn a_page_of_another_site_can_neither_publish_nor_read() {
     let told = hub.send(Method::OPTIONS, "/publish/a", &foreign, "").await;
     assert_eq!(told.header("access-control-allow-origin"), "");
 }
+
+#[tokio::test]
+async fn a_client_that_is_still_sending_hears_why_it_is_refused() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let hub = open_hub().await;
+    let big = "x".repeat(12 << 20);
+    // Written whole before anything is read, as many clients do.
+    for (path, status) in [("/publish/a", "413"), ("/publish/..", "400"), ("/no/such/route", "404")] {
+        let mut stream = tokio::net::TcpStream::connect(hub.addr).await.expect("connected");
+        let head = format!("POST {path} HTTP/1.1\r\nhost: hub\r\ncontent-length: {}\r\n\r\n", big.len());
+        stream.write_all(head.as_bytes()).await.expect("the head is taken");
+        stream.write_all(big.as_bytes()).await.expect("the body is taken");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{path}");
+    }
+}
