@@ -186,7 +186,9 @@ impl Dispatcher {
         if !events.is_empty() {
             self.on_snapshot(events, now, out);
         }
-        left.iter().for_each(|seq| drop(self.carried.remove(seq)));
+        for seq in left {
+            self.carried.remove(seq);
+        }
     }
 
     /// Reading failed: it may be asked for again.
