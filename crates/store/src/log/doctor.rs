@@ -4,7 +4,6 @@
 //! written and say that its end is not whole. [`rebuild_index`] and [`salvage`] take the lock.
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -123,21 +122,8 @@ pub fn check_on(disk: &dyn Disk, dir: &Path) -> Result<Report, OpenError> {
 
 /// Whether the directory is one of ours.
 fn recognise(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
-    let reading = || recovery::io_error(format!("{} could not be read", dir.display()));
-    match read_all(disk, &dir.join(recovery::FORMAT)) {
-        Ok(found) if found == recovery::FORMAT_TEXT.as_bytes() => Ok(()),
-        Ok(found) => {
-            let found = String::from_utf8_lossy(&found).trim().chars().take(80).collect();
-            let expected = recovery::FORMAT_TEXT.trim();
-            Err(OpenError::Format { dir: dir.to_owned(), found, expected })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let names = disk.list(dir).map_err(reading())?;
-            let found = names.into_iter().next().unwrap_or_else(|| "nothing".to_owned());
-            Err(OpenError::Foreign { dir: dir.to_owned(), found })
-        }
-        Err(error) => Err(reading()(error)),
-    }
+    let reading = |error| recovery::io_error(format!("{} could not be read", dir.display()))(error);
+    if recovery::recognise(disk, dir, reading)? { Ok(()) } else { Err(OpenError::Empty { dir: dir.to_owned() }) }
 }
 
 fn check_segments(disk: &dyn Disk, dir: &Path, number: u32, topic: &TopicEntry, report: &mut Report) {

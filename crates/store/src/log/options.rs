@@ -141,6 +141,28 @@ pub enum OpenError {
         /// One of the names in it.
         found: String,
     },
+    /// A restore or a salvage did not come to its end there.
+    #[error("{dir} is what a {what} has left that did not come to its end; delete it, and do that again")]
+    Unfinished {
+        /// The directory.
+        dir: PathBuf,
+        /// What did not come to its end.
+        what: String,
+    },
+    /// The directory that a restore or a salvage is to make is there already.
+    #[error("{dir} is not empty (it has {found:?}); name a directory that is not there yet, or an empty one")]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+        /// One of the names in it.
+        found: String,
+    },
+    /// There is nothing.
+    #[error("{dir} is empty: there is no data directory of Promethean")]
+    Empty {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Not writable.
     #[error("{dir} cannot be written to ({error}); let the hub's user write there, or choose another directory")]
     ReadOnly {

@@ -50,15 +50,13 @@ fn salvage_on(disk: Arc<dyn Disk>, from: &Path, to: &Path) -> Result<Salvaged, O
     recognise(&*disk, from)?;
     let _lock = lock(&*disk, from)?;
     if let Some(found) = disk.list(to).ok().and_then(|names| names.into_iter().next()) {
-        return Err(OpenError::Foreign { dir: to.to_owned(), found });
+        return Err(OpenError::NotEmpty { dir: to.to_owned(), found });
     }
     let doing = |what: &str| recovery::io_error(format!("{what} in {} could not be written", to.display()));
     let mut topics = topics_of(&*disk, from);
     read_journal(&*disk, from, &mut topics);
     let options = Options { disk: disk.clone(), ..Options::new(to) };
-    for name in ["journal", "topics", "ids"] {
-        disk.create_dir(&to.join(name)).map_err(doing("directories"))?;
-    }
+    recovery::begin(&*disk, to, "salvage").map_err(doing("directories"))?;
     let (mut manifest, mut saved) = (Manifest::default(), Salvaged::default());
     for (number, (name, found)) in (1_u32..).zip(&mut topics) {
         write_topic(&options, from, (number, name), found, &mut saved).map_err(doing("segments"))?;
@@ -73,8 +71,7 @@ fn salvage_on(disk: Arc<dyn Disk>, from: &Path, to: &Path) -> Result<Salvaged, O
     manifest.write(&*disk, to).map_err(doing("the manifest"))?;
     let (_, tables, _): (_, Vec<Arc<Table>>, _) = rebuild::rebuild(&options, manifest, None, false)?;
     drop(tables);
-    super::super::disk::replace(&*disk, to, recovery::FORMAT, recovery::FORMAT_TEXT.as_bytes())
-        .map_err(doing("FORMAT"))?;
+    recovery::finish(&*disk, to).map_err(doing("FORMAT"))?;
     Ok(saved)
 }
 
