@@ -167,8 +167,12 @@ pub(super) fn unsettled(disk: &dyn Disk, dir: &Path, settled: u64) -> Result<Vec
     let dir = dir.join("journal");
     let files = journal::files(disk, &dir).map_err(io_error(format!("{} could not be listed", dir.display())))?;
     let files: Vec<_> = files.into_iter().filter(|(number, _)| *number > settled).collect();
-    for ((number, _), expected) in files.iter().zip(settled + 1..) {
-        if *number != expected {
+    let numbers = files.iter().map(|(number, _)| *number).chain([u64::MAX]);
+    // The next file is durable before one is sealed, and only sealed ones are settled: there is always one then. (A
+    // restore and a salvage leave none, and say that none was settled.)
+    let needed = files.len().max(usize::from(settled > 0));
+    for (number, expected) in numbers.zip(settled + 1..).take(needed) {
+        if number != expected {
             let what = "the journal file is missing".to_owned();
             return Err(OpenError::Damaged { file: dir.join(journal::name(expected)), offset: 0, what });
         }
