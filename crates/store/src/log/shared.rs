@@ -195,13 +195,14 @@ impl Shared {
 
     /// The engine cannot keep its promises any more.
     pub(super) fn fail(&self, reason: String) {
-        tracing::error!(reason, "the store has failed");
         self.failure.send_if_modified(|now| {
             let first = now.is_none();
-            now.get_or_insert(reason);
+            now.get_or_insert_with(|| reason.clone());
             first
         });
         self.settling_changed.notify_all();
+        // Last: a log that cannot be written must not keep the engine from failing.
+        tracing::error!(reason, "the store has failed");
     }
 
     /// Why the engine has failed, where it has.
