@@ -1,4 +1,4 @@
-//! The journal's files: one that is lost is missed, one that cannot be put away waits.
+//! The journal's files: one that is lost is missed, one that is used again is whole, one that cannot be put away waits.
 
 use std::fs;
 use std::io;
@@ -26,6 +26,26 @@ async fn a_lost_journal_file_is_missed_by_name() {
     assert!(*file == victim && what.contains("missing"), "{error}");
     let report = doctor::check(&dir).expect("checked");
     assert!(report.damage.iter().any(|finding| finding.file == victim), "{report}");
+}
+
+#[tokio::test]
+async fn after_a_peaceful_stop_nothing_is_called_torn_although_the_file_had_a_former_life() {
+    for last in 0..4 {
+        let (_place, dir) = directory();
+        let log = Log::open(options(&dir)).expect("opens");
+        // Frames of one size, so that those of the former life begin where new ones would.
+        for frames in [6, 6, last] {
+            for _ in 0..frames {
+                append(&log, &[event("a")]).await;
+            }
+            if frames == 6 {
+                log.maintain(Millis(2_000)).await.expect("settled");
+            }
+        }
+        log.close().await.expect("closed");
+        let report = doctor::check(&dir).expect("checked");
+        assert!(report.is_sound() && report.notes.is_empty(), "{last} frames: {report}");
+    }
 }
 
 /// A disk that has no room for a name, once.
