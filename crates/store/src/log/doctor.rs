@@ -256,7 +256,8 @@ fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut R
         .and_then(|bytes| Index::check(bytes).map_err(|error| error.to_string()));
     match settled {
         Err(what) => report.found(&path, 0, what, true),
-        Ok(settled) if settled < manifest.settled => {
+        Ok(settled) if settled.unwrap_or(0) < manifest.settled => {
+            let settled = settled.unwrap_or(0);
             let what = format!("it ends at journal file {settled}, the manifest at {}", manifest.settled);
             report.found(&path, 0, what, true);
         }
@@ -281,7 +282,7 @@ pub fn rebuild_index_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<(), OpenError
     let options = Options { disk, ..Options::new(dir) };
     let lock = lock(&*options.disk, dir)?;
     let manifest = recovery::read_manifest(&*options.disk, dir)?;
-    rebuild::rebuild(&options, manifest, None, false)?;
+    rebuild::rebuild(&options, manifest, None, false, rebuild::Damage::Refused)?;
     drop(lock);
     Ok(())
 }

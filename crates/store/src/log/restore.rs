@@ -74,7 +74,7 @@ pub fn restore(from: impl Read, to: &Path) -> Result<Totals, RestoreError> {
     }
     disk.sync_dir(&to.join("topics")).map_err(doing("directories"))?;
     manifest.write(&*disk, to).map_err(doing("the manifest"))?;
-    drop(rebuild::rebuild(&options, manifest, None, false)?);
+    drop(rebuild::rebuild(&options, manifest, None, false, rebuild::Damage::Refused)?);
     // Last: without it the directory is none that a hub opens.
     recovery::finish(&*disk, to).map_err(doing("FORMAT"))?;
     Ok(totals)

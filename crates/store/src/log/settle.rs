@@ -34,6 +34,8 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(super) enum Trouble {
     /// The disk is full: try again later.
     NoRoom(String),
+    /// Segments of one topic are damaged: the others go on.
+    Damaged(String),
     /// Nothing can be promised any more.
     Fatal(String),
 }
@@ -75,7 +77,7 @@ pub(super) fn run(shared: &Shared) {
                 settling.no_room = None;
                 shared.settling_changed.notify_all();
             }
-            Err(Trouble::Fatal(reason)) => {
+            Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
                 shared.fail(format!("settling failed: {reason}; check the disk, then start again"));
             }
             Err(Trouble::NoRoom(reason)) => {
@@ -143,7 +145,9 @@ impl Shared {
         let index = self.index()?;
         if let Err(error) = index.add(&additions, Some(sealed.journal)) {
             drop(index);
-            self.reopen_index()?;
+            if let Error::Refused(_) = error {
+                self.reopen_index()?;
+            }
             return Err(error.into());
         }
         let table = table.map(|meta| Table::open(disk, dir, meta)).transpose()?;

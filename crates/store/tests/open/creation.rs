@@ -36,7 +36,7 @@ async fn each_single_part_of_a_data_directory_is_enough_to_refuse_it() {
     }
 }
 
-fn copy(from: &std::path::Path, to: &std::path::Path) {
+pub(super) fn copy(from: &std::path::Path, to: &std::path::Path) {
     if !from.is_dir() {
         fs::copy(from, to).expect("copied");
         return;

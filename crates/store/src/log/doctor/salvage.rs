@@ -69,7 +69,8 @@ fn salvage_on(disk: Arc<dyn Disk>, from: &Path, to: &Path) -> Result<Salvaged, O
     }
     disk.sync_dir(&to.join("topics")).map_err(doing("directories"))?;
     manifest.write(&*disk, to).map_err(doing("the manifest"))?;
-    let (_, tables, _): (_, Vec<Arc<Table>>, _) = rebuild::rebuild(&options, manifest, None, false)?;
+    let (_, tables, _): (_, Vec<Arc<Table>>, _) =
+        rebuild::rebuild(&options, manifest, None, false, rebuild::Damage::Refused)?;
     drop(tables);
     recovery::finish(&*disk, to).map_err(doing("FORMAT"))?;
     Ok(saved)
