@@ -310,6 +310,22 @@ pub(super) fn salvage(bytes: &[u8]) -> Vec<Range<usize>> {
     frames
 }
 
+/// Mends a header in which one bit is wrong: its checksum says which. Without its salt no frame could be read.
+pub(super) fn mend_header(bytes: &mut [u8]) {
+    let Some(header) = bytes.get_mut(..44) else { return };
+    let whole = |header: &[u8]| crc32fast::hash(&header[..40]) == u32_at(header, 40);
+    if whole(header) {
+        return;
+    }
+    for bit in 0..44 * 8 {
+        header[bit / 8] ^= 1 << (bit % 8);
+        if whole(header) {
+            return;
+        }
+        header[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
 /// The next place from `at` on that might be a frame.
 fn find(bytes: &[u8], at: usize) -> Option<usize> {
     let (words, _) = bytes.get(at..)?.as_chunks::<8>();

@@ -83,7 +83,10 @@ pub(super) fn run(shared: &Shared) {
             Err(Trouble::NoRoom(reason)) => {
                 let dir = shared.options.dir.display();
                 let reason = format!("no space left in {dir} ({reason}); free some, the hub goes on by itself");
-                tracing::warn!(reason, "settling waits");
+                // Once, not at every try.
+                if shared.settling.lock().no_room.is_none() {
+                    tracing::warn!(reason, "settling waits");
+                }
                 let mut settling = shared.settling.lock();
                 settling.no_room = Some(reason);
                 shared.settling_changed.notify_all();
