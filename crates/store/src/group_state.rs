@@ -55,7 +55,7 @@ impl GroupState {
         tail.saturating_sub(self.floor).saturating_sub(self.done.count())
     }
 
-    /// The state as bytes, for engines that keep bytes. Little-endian, counts before lists.
+    /// The state as bytes, for engines that keep bytes. Numbers are LEB128, counts before lists.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put(&mut out, self.floor);

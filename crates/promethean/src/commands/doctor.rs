@@ -18,13 +18,16 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
             return out::json(&saved);
         }
         out::line(&format!(
-            "saved {} topics, {} events and {} groups to {}; {} events between them are gone",
+            "saved {} topics, {} events and {} groups to {}; {} events are gone",
             saved.topics,
             saved.events,
             saved.groups,
             to.display(),
             saved.missing
         ))?;
+        for loss in &saved.losses {
+            out::line(&format!("lost: {loss}"))?;
+        }
         out::hint(&format!("promethean serve --data-dir {}", to.display()));
         return Ok(());
     }

@@ -4,16 +4,15 @@
 //! written and say that its end is not whole. [`rebuild_index`] and [`salvage`] take the lock.
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use promethean_event::{Seq, Topic};
+use promethean_event::Seq;
 use serde::Serialize;
 
 use super::codec::Reader;
-use super::disk::{Disk, Real, read_all};
+use super::disk::{Disk, Real, read_all, read_around};
 use super::entry::Entry;
 use super::ids::Table;
 use super::index::Index;
@@ -23,8 +22,9 @@ use super::segment::{Segment, decode, head};
 use super::{journal, rebuild, recovery};
 
 mod salvage;
+mod sources;
 
-pub use salvage::{Salvaged, salvage};
+pub use salvage::{Salvaged, salvage, salvage_on};
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,6 +60,12 @@ impl Report {
     /// Whether nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
+    }
+
+    fn unreadable(&mut self, file: &Path, sectors: &[u64]) {
+        for offset in sectors {
+            self.found(file, *offset, "the disk cannot read it", false);
+        }
     }
 
     fn found(&mut self, file: &Path, offset: u64, what: impl Into<String>, rebuildable: bool) {
@@ -123,21 +129,8 @@ pub fn check_on(disk: &dyn Disk, dir: &Path) -> Result<Report, OpenError> {
 
 /// Whether the directory is one of ours.
 fn recognise(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
-    let reading = || recovery::io_error(format!("{} could not be read", dir.display()));
-    match read_all(disk, &dir.join(recovery::FORMAT)) {
-        Ok(found) if found == recovery::FORMAT_TEXT.as_bytes() => Ok(()),
-        Ok(found) => {
-            let found = String::from_utf8_lossy(&found).trim().chars().take(80).collect();
-            let expected = recovery::FORMAT_TEXT.trim();
-            Err(OpenError::Format { dir: dir.to_owned(), found, expected })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let names = disk.list(dir).map_err(reading())?;
-            let found = names.into_iter().next().unwrap_or_else(|| "nothing".to_owned());
-            Err(OpenError::Foreign { dir: dir.to_owned(), found })
-        }
-        Err(error) => Err(reading()(error)),
-    }
+    let reading = |error| recovery::io_error(format!("{} could not be read", dir.display()))(error);
+    if recovery::recognise(disk, dir, reading)? { Ok(()) } else { Err(OpenError::Empty { dir: dir.to_owned() }) }
 }
 
 fn check_segments(disk: &dyn Disk, dir: &Path, number: u32, topic: &TopicEntry, report: &mut Report) {
@@ -145,7 +138,11 @@ fn check_segments(disk: &dyn Disk, dir: &Path, number: u32, topic: &TopicEntry, 
     for meta in &topic.segments {
         report.segments += 1;
         let path = meta.path(dir, number);
-        let bytes = match read_all(disk, &path) {
+        let read = read_around(disk, &path).map(|(bytes, bad)| {
+            report.unreadable(&path, &bad);
+            bytes
+        });
+        let bytes = match read {
             Ok(mut bytes) if bytes.len() as u64 >= meta.len => {
                 bytes.truncate(usize::try_from(meta.len).unwrap_or(usize::MAX));
                 Bytes::from(bytes)
@@ -218,8 +215,17 @@ fn check_journal(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut 
     let mut sealed_end = None;
     for (number, path) in files.iter().rev() {
         report.journal_files += 1;
-        let reading = recovery::io_error(format!("{} could not be read", path.display()));
-        let bytes = Bytes::from(read_all(disk, path).map_err(reading)?);
+        let bytes = match read_around(disk, path) {
+            Ok((bytes, bad)) => {
+                report.unreadable(path, &bad);
+                Bytes::from(bytes)
+            }
+            Err(error) => {
+                report.found(path, 0, error.to_string(), false);
+                sealed_end = None;
+                continue;
+            }
+        };
         match journal::scan(&bytes, *number, sealed_end) {
             Err(damage) => {
                 report.found(path, damage.offset, damage.what, false);
@@ -270,7 +276,8 @@ fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut R
         .and_then(|bytes| Index::check(bytes).map_err(|error| error.to_string()));
     match settled {
         Err(what) => report.found(&path, 0, what, true),
-        Ok(settled) if settled < manifest.settled => {
+        Ok(settled) if settled.unwrap_or(0) < manifest.settled => {
+            let settled = settled.unwrap_or(0);
             let what = format!("it ends at journal file {settled}, the manifest at {}", manifest.settled);
             report.found(&path, 0, what, true);
         }
@@ -295,7 +302,7 @@ pub fn rebuild_index_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<(), OpenError
     let options = Options { disk, ..Options::new(dir) };
     let lock = lock(&*options.disk, dir)?;
     let manifest = recovery::read_manifest(&*options.disk, dir)?;
-    rebuild::rebuild(&options, manifest, None, false)?;
+    rebuild::rebuild(&options, manifest, None, false, rebuild::Damage::Refused)?;
     drop(lock);
     Ok(())
 }
@@ -303,9 +310,4 @@ pub fn rebuild_index_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<(), OpenError
 fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any::Any + Send + Sync>, OpenError> {
     let doing = recovery::io_error(format!("{} could not be locked", dir.display()));
     disk.lock(&dir.join(recovery::LOCK)).map_err(doing)?.ok_or_else(|| OpenError::InUse { dir: dir.to_owned() })
-}
-
-/// The topic of a segment file, where its head is whole.
-fn topic_of(bytes: &[u8]) -> Option<Topic> {
-    head(bytes).map(|(_, name, _)| name)
 }

@@ -3,10 +3,16 @@
 //! Invariant: it covers at least the journal files that the manifest calls settled (its own `settled` says how
 //! far), in few large transactions that no request waits for. It may be ahead of the manifest, never behind; what
 //! it says is checked against the log before it is served.
+//!
+//! redb panics over bytes that are not its own. Every call is guarded: damage is an error, never "not there", and the
+//! file loses its name at once, so that the next start makes it anew.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use promethean_event::{EventId, Seq};
@@ -18,11 +24,15 @@ use super::shared::is_full;
 use crate::{Error, Result};
 
 pub(super) const NAME: &str = "index.redb";
+/// One that is being made.
+pub(super) const FRESH: &str = "index.redb.new";
 /// topic (big-endian) · key → seq × 2 + tombstone.
 const KEYS: TableDefinition<'static, &[u8], u64> = TableDefinition::new("keys");
 const IDS: TableDefinition<'static, u128, (u32, u64)> = TableDefinition::new("ids");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 const SETTLED: &str = "settled";
+/// In `meta`, with a topic's number after it: the index was made without some of the topic's events.
+const HOLE: &str = "hole.";
 
 /// The latest event of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +59,52 @@ pub(super) struct Removals {
 #[derive(Debug)]
 pub(super) struct Index {
     db: Database,
+    /// Topics of which it does not know all.
+    holes: Arc<BTreeSet<u32>>,
+    file: Arc<Named>,
+}
+
+/// The index's file, which loses its name when it is found to be damaged.
+#[derive(Debug)]
+struct Named {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    damaged: AtomicBool,
+}
+
+impl Named {
+    fn new(disk: &Arc<dyn Disk>, path: PathBuf) -> Arc<Self> {
+        Arc::new(Self { disk: disk.clone(), path, damaged: AtomicBool::new(false) })
+    }
+
+    /// Does something with redb.
+    fn guarded<T>(&self, work: impl FnOnce() -> std::result::Result<T, redb::Error>) -> Result<T> {
+        match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(done) => done.map_err(|error| self.failed(&error)),
+            Err(_) => Err(self.is_damaged("redb has panicked over it")),
+        }
+    }
+
+    fn failed(&self, error: &redb::Error) -> Error {
+        match error {
+            redb::Error::Io(error) if is_full(error) => Error::Refused(error.to_string()),
+            redb::Error::Io(io) if io.kind() != io::ErrorKind::UnexpectedEof => failed(error),
+            redb::Error::PreviousIo => failed(error),
+            damaged => self.is_damaged(&damaged.to_string()),
+        }
+    }
+
+    fn is_damaged(&self, what: &str) -> Error {
+        if !self.damaged.swap(true, Ordering::AcqRel) {
+            // What has it open goes on with it as far as it can; the next start does not find it.
+            let _ = self.disk.remove(&self.path);
+            tracing::error!(file = %self.path.display(), what, "the index is damaged; the next start makes it anew");
+        }
+        Error::Damaged(format!(
+            "{} is damaged ({what}); the next start makes it anew, or `promethean doctor --rebuild-index`",
+            self.path.display()
+        ))
+    }
 }
 
 #[derive(Debug)]
@@ -84,81 +140,130 @@ pub(super) fn key(topic: u32, key: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn broken(error: impl Into<redb::Error>) -> Error {
-    let error = error.into();
-    if let redb::Error::Io(error) = &error
-        && is_full(error)
-    {
-        return Error::Refused(error.to_string());
-    }
+fn failed(error: impl std::fmt::Display) -> Error {
     Error::Damaged(format!("the index failed: {error}; `promethean doctor --rebuild-index` makes it anew"))
 }
 
 impl Index {
-    /// Opens the index file, making an empty one where there is none.
-    pub(super) fn open(disk: &dyn Disk, dir: &Path, cache: usize) -> Result<Self> {
+    /// Opens the index file of `dir`.
+    pub(super) fn open(disk: &Arc<dyn Disk>, dir: &Path, cache: usize) -> Result<Self> {
         let path = dir.join(NAME);
-        let file = match disk.open(&path, Mode::Write) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let file = disk.open(&path, Mode::Create).map_err(broken)?;
-                disk.sync_dir(dir).map_err(broken)?;
-                file
-            }
-            other => other.map_err(broken)?,
-        };
-        // redb may panic on a file whose bytes are not its own.
-        let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            Database::builder().set_cache_size(cache).create_with_backend(Backend(file))
-        }));
-        let opened = opened.map_err(|_| Error::Damaged("the index file is not one".to_owned()))?;
-        Ok(Self { db: opened.map_err(broken)? })
+        let file = disk.open(&path, Mode::Write).map_err(failed)?;
+        let mut index = Self::over(Named::new(disk, path), file, cache)?;
+        index.holes = Arc::new(index.read_holes()?);
+        Ok(index)
+    }
+
+    /// Makes an empty one beside the index of `dir`, which [`Self::take_place`] puts in its place.
+    pub(super) fn create(disk: &Arc<dyn Disk>, dir: &Path, cache: usize) -> Result<Self> {
+        let path = dir.join(FRESH);
+        let file = disk.open(&path, Mode::Create).map_err(|error| match is_full(&error) {
+            true => Error::Refused(error.to_string()),
+            false => failed(error),
+        })?;
+        Self::over(Named::new(disk, path), file, cache)
+    }
+
+    fn over(named: Arc<Named>, file: Arc<dyn File>, cache: usize) -> Result<Self> {
+        let open = || Ok(Database::builder().set_cache_size(cache).create_with_backend(Backend(file))?);
+        Ok(Self { db: named.guarded(open)?, holes: Arc::default(), file: named })
+    }
+
+    /// A new one is complete, but for these topics: from now on it is the index.
+    pub(super) fn take_place(&mut self, dir: &Path) -> io::Result<()> {
+        let (disk, path) = (self.file.disk.clone(), dir.join(NAME));
+        disk.rename(&self.file.path, &path)?;
+        disk.sync_dir(dir)?;
+        self.file = Named::new(&disk, path);
+        Ok(())
     }
 
     /// Checks the bytes of an index file; the journal file up to which it is complete.
-    pub(super) fn check(bytes: Vec<u8>) -> Result<u64> {
-        let backend = redb::backends::InMemoryBackend::new();
-        backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, &bytes)).map_err(broken)?;
-        drop(bytes);
-        let checked = std::panic::catch_unwind(|| {
-            let mut db = Database::builder().create_with_backend(backend).map_err(broken)?;
-            if !db.check_integrity().map_err(broken)? {
-                return Err(Error::Damaged("its checksums are wrong".to_owned()));
+    pub(super) fn check(bytes: Vec<u8>) -> Result<Option<u64>> {
+        let checked = catch_unwind(|| {
+            let backend = redb::backends::InMemoryBackend::new();
+            backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, &bytes))?;
+            drop(bytes);
+            let mut db = Database::builder().create_with_backend(backend)?;
+            if !db.check_integrity()? {
+                return Ok(None);
             }
-            Self { db }.settled()
+            settled(&db).map(Some)
         });
-        checked.unwrap_or_else(|_| Err(Error::Damaged("it is not an index".to_owned())))
+        match checked {
+            Ok(Ok(Some(settled))) => Ok(settled),
+            Ok(Ok(None)) => Err(Error::Damaged("its checksums are wrong".to_owned())),
+            Ok(Err(error)) => Err(failed(error)),
+            Err(_) => Err(Error::Damaged("it is not an index".to_owned())),
+        }
     }
 
-    /// The journal file up to which the index is complete.
-    pub(super) fn settled(&self) -> Result<u64> {
-        let read = self.db.begin_read().map_err(broken)?;
-        match read.open_table(META) {
-            Ok(table) => Ok(table.get(SETTLED).map_err(broken)?.map_or(0, |value| value.value())),
-            Err(redb::TableError::TableDoesNotExist(_)) => Ok(0),
-            Err(error) => Err(broken(error)),
+    /// The journal file up to which the index is complete; none: nothing was ever put into it.
+    pub(super) fn settled(&self) -> Result<Option<u64>> {
+        self.file.guarded(|| settled(&self.db))
+    }
+
+    fn read_holes(&self) -> Result<BTreeSet<u32>> {
+        self.file.guarded(|| {
+            let mut holes = BTreeSet::new();
+            let Some(meta) = there(self.db.begin_read()?.open_table(META))? else { return Ok(holes) };
+            for entry in meta.range(HOLE..)? {
+                let (key, _) = entry?;
+                holes.extend(key.value().strip_prefix(HOLE).and_then(|number| number.parse::<u32>().ok()));
+            }
+            Ok(holes)
+        })
+    }
+
+    /// Remembers that it was made without some events of these topics.
+    pub(super) fn set_holes(&mut self, holes: BTreeSet<u32>) -> Result<()> {
+        if holes == *self.holes {
+            return Ok(());
         }
+        self.file.guarded(|| {
+            let write = self.db.begin_write()?;
+            {
+                let mut meta = write.open_table(META)?;
+                for number in &*self.holes {
+                    meta.remove(&*format!("{HOLE}{number}"))?;
+                }
+                for number in &holes {
+                    meta.insert(&*format!("{HOLE}{number}"), 1)?;
+                }
+            }
+            Ok(write.commit()?)
+        })?;
+        self.holes = Arc::new(holes);
+        Ok(())
+    }
+
+    /// Whether it was made without some events of this topic.
+    pub(super) fn has_hole(&self, topic: u32) -> bool {
+        self.holes.contains(&topic)
     }
 
     /// Adds what a settle brings, and says that it is complete up to `settled`.
     pub(super) fn add(&self, additions: &Additions, settled: Option<u64>) -> Result<()> {
-        let mut write = self.db.begin_write().map_err(broken)?;
-        // Opening after a crash must not cost a walk over all keys.
-        write.set_quick_repair(true);
-        {
-            let mut keys = write.open_table(KEYS).map_err(broken)?;
-            for (key, latest) in &additions.keys {
-                keys.insert(key.as_slice(), (latest.seq << 1) | u64::from(latest.tombstone)).map_err(broken)?;
+        self.file.guarded(|| {
+            let mut write = self.db.begin_write()?;
+            // Opening after a crash must not cost a walk over all keys.
+            write.set_quick_repair(true);
+            {
+                let mut keys = write.open_table(KEYS)?;
+                for (key, latest) in &additions.keys {
+                    keys.insert(key.as_slice(), (latest.seq << 1) | u64::from(latest.tombstone))?;
+                }
+                let mut ids = write.open_table(IDS)?;
+                for (id, at) in &additions.clients {
+                    ids.insert(u128::from_be_bytes(*id.as_bytes()), *at)?;
+                }
+                let mut meta = write.open_table(META)?;
+                if let Some(settled) = settled {
+                    meta.insert(SETTLED, settled)?;
+                }
             }
-            let mut ids = write.open_table(IDS).map_err(broken)?;
-            for (id, at) in &additions.clients {
-                ids.insert(u128::from_be_bytes(*id.as_bytes()), *at).map_err(broken)?;
-            }
-            let mut meta = write.open_table(META).map_err(broken)?;
-            if let Some(settled) = settled {
-                meta.insert(SETTLED, settled).map_err(broken)?;
-            }
-        }
-        write.commit().map_err(broken)
+            Ok(write.commit()?)
+        })
     }
 
     /// Takes away what is gone.
@@ -166,42 +271,64 @@ impl Index {
         if removals.keys.is_empty() && removals.clients.is_empty() {
             return Ok(());
         }
-        let mut write = self.db.begin_write().map_err(broken)?;
-        write.set_quick_repair(true);
-        {
-            let mut keys = write.open_table(KEYS).map_err(broken)?;
-            for (key, seq) in &removals.keys {
-                let same = keys.get(key.as_slice()).map_err(broken)?.is_some_and(|latest| latest.value() >> 1 == *seq);
-                if same {
-                    keys.remove(key.as_slice()).map_err(broken)?;
+        self.file.guarded(|| {
+            let mut write = self.db.begin_write()?;
+            write.set_quick_repair(true);
+            {
+                let mut keys = write.open_table(KEYS)?;
+                for (key, seq) in &removals.keys {
+                    let same = keys.get(key.as_slice())?.is_some_and(|latest| latest.value() >> 1 == *seq);
+                    if same {
+                        keys.remove(key.as_slice())?;
+                    }
+                }
+                let mut ids = write.open_table(IDS)?;
+                for (id, at) in &removals.clients {
+                    let id = u128::from_be_bytes(*id.as_bytes());
+                    let same = ids.get(id)?.is_some_and(|there| there.value() == *at);
+                    if same {
+                        ids.remove(id)?;
+                    }
                 }
             }
-            let mut ids = write.open_table(IDS).map_err(broken)?;
-            for (id, at) in &removals.clients {
-                let id = u128::from_be_bytes(*id.as_bytes());
-                let same = ids.get(id).map_err(broken)?.is_some_and(|there| there.value() == *at);
-                if same {
-                    ids.remove(id).map_err(broken)?;
-                }
-            }
+            Ok(write.commit()?)
+        })
+    }
+
+    /// Ends it: redb writes to its file once more. Over one that is damaged it would panic, or abort: that one is left
+    /// as it is, with its memory, until the process ends, which is soon.
+    pub(super) fn close(self) {
+        if self.file.damaged.load(Ordering::Acquire) {
+            std::mem::forget(self.db);
+        } else {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(self.db)));
         }
-        write.commit().map_err(broken)
     }
 
     /// A view of this moment.
     pub(super) fn view(&self) -> Result<View> {
-        let read = self.db.begin_read().map_err(broken)?;
-        match (read.open_table(KEYS), read.open_table(IDS)) {
-            (Ok(keys), Ok(ids)) => {
-                let last = ids.last().map_err(broken)?.map(|(id, _)| id.value());
-                let last_client_id = last.map(|id| EventId::from_bytes(id.to_be_bytes()));
-                Ok(View { tables: Some((keys, ids)), last_client_id })
-            }
-            (Err(redb::TableError::TableDoesNotExist(_)), _) | (_, Err(redb::TableError::TableDoesNotExist(_))) => {
-                Ok(View { tables: None, last_client_id: None })
-            }
-            (Err(error), _) | (_, Err(error)) => Err(broken(error)),
-        }
+        let (tables, last_client_id) = self.file.guarded(|| {
+            let read = self.db.begin_read()?;
+            let (Some(keys), Some(ids)) = (there(read.open_table(KEYS))?, there(read.open_table(IDS))?) else {
+                return Ok((None, None));
+            };
+            let last = ids.last()?.map(|(id, _)| EventId::from_bytes(id.value().to_be_bytes()));
+            Ok((Some((keys, ids)), last))
+        })?;
+        Ok(View { tables, last_client_id, holes: self.holes.clone(), file: self.file.clone() })
+    }
+}
+
+fn settled(db: &Database) -> std::result::Result<Option<u64>, redb::Error> {
+    let Some(meta) = there(db.begin_read()?.open_table(META))? else { return Ok(None) };
+    Ok(meta.get(SETTLED)?.map(|value| value.value()))
+}
+
+/// A table, where it is there.
+fn there<T>(table: std::result::Result<T, redb::TableError>) -> std::result::Result<Option<T>, redb::Error> {
+    match table {
+        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+        table => Ok(Some(table?)),
     }
 }
 
@@ -214,37 +341,66 @@ pub(super) struct View {
     tables: Option<(Keys, Ids)>,
     /// The largest id that a client made.
     pub(super) last_client_id: Option<EventId>,
+    holes: Arc<BTreeSet<u32>>,
+    file: Arc<Named>,
 }
 
 impl View {
     pub(super) fn latest(&self, topic: u32, name: &[u8]) -> Result<Option<Latest>> {
+        self.knows_keys_of(topic)?;
         let Some((keys, _)) = &self.tables else { return Ok(None) };
-        Ok(keys.get(key(topic, name).as_slice()).map_err(broken)?.map(|value| latest(value.value())))
+        self.file.guarded(|| Ok(keys.get(key(topic, name).as_slice())?.map(|value| latest(value.value()))))
     }
 
     pub(super) fn client_id(&self, id: EventId) -> Result<Option<At>> {
         let Some((_, ids)) = &self.tables else { return Ok(None) };
-        Ok(ids.get(u128::from_be_bytes(*id.as_bytes())).map_err(broken)?.map(|value| value.value()))
+        self.file.guarded(|| Ok(ids.get(u128::from_be_bytes(*id.as_bytes()))?.map(|value| value.value())))
     }
 
     /// At most `limit` keys of a topic after `after`, in order.
     pub(super) fn keys_after(&self, topic: u32, after: Option<&[u8]>, limit: usize) -> Result<Vec<(Bytes, Latest)>> {
+        self.knows_keys_of(topic)?;
         let Some((keys, _)) = &self.tables else { return Ok(Vec::new()) };
         let prefix = topic.to_be_bytes();
         let from = after.map_or_else(|| prefix.to_vec(), |after| key(topic, after));
-        let mut found = Vec::new();
-        for entry in keys.range(from.as_slice()..).map_err(broken)? {
-            let (key, value) = entry.map_err(broken)?;
-            let Some(name) = key.value().strip_prefix(&prefix[..]) else { break };
-            if after == Some(name) {
-                continue;
+        self.file.guarded(|| {
+            let mut found = Vec::new();
+            for entry in keys.range(from.as_slice()..)? {
+                let (key, value) = entry?;
+                let Some(name) = key.value().strip_prefix(&prefix[..]) else { break };
+                if after == Some(name) {
+                    continue;
+                }
+                if found.len() == limit {
+                    break;
+                }
+                found.push((Bytes::copy_from_slice(name), latest(value.value())));
             }
-            if found.len() == limit {
-                break;
-            }
-            found.push((Bytes::copy_from_slice(name), latest(value.value())));
-        }
-        Ok(found)
+            Ok(found)
+        })
+    }
+
+    fn knows_keys_of(&self, topic: u32) -> Result<()> {
+        if self.holes.contains(&topic) { Err(incomplete("keys of this topic")) } else { Ok(()) }
+    }
+
+    /// Whether an id that is not found is not there.
+    pub(super) fn knows_all_ids(&self) -> Result<()> {
+        if self.holes.is_empty() { Ok(()) } else { Err(incomplete("ids that are not found")) }
+    }
+}
+
+fn incomplete(what: &str) -> Error {
+    Error::Damaged(format!(
+        "{what} may be in a block that is damaged, without which the index was made; `promethean doctor` has the block"
+    ))
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // redb's locks are poisoned after a panic.
+        let tables = self.tables.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(tables)));
     }
 }
 

@@ -28,6 +28,8 @@ const FRAME: &[u8; 4] = b"FRM1";
 pub(super) const FIRST: u64 = 4096;
 /// Bytes of a frame before its payload.
 pub(super) const FRAME_HEAD: usize = 32;
+/// Where no frame begins.
+const NO_FRAME: &[u8] = &[0; 8];
 /// A file that waits for its next life.
 const SPARE: &str = "spare";
 
@@ -96,7 +98,11 @@ impl Journal {
         let Next { disk, dir, number, previous_end, step } = *next;
         let spare = dir.join(SPARE);
         let file = match disk.open(&spare, Mode::Write) {
-            Ok(file) => file,
+            Ok(file) => {
+                // Not the first frame of its former life: it would look like one that was cut short.
+                file.write_at(FIRST, NO_FRAME)?;
+                file
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let file = disk.open(&spare, Mode::Create)?;
                 file.write_at(0, &vec![0; usize::try_from(FIRST + step).map_err(io::Error::other)?])?;
@@ -182,6 +188,12 @@ impl Journal {
     /// Everything before `offset` is durable.
     pub(super) fn synced_up_to(&mut self, offset: u64) {
         self.synced = self.synced.max(offset);
+    }
+
+    /// Says that nothing was begun after the last frame: what is there is of the file's former life. Only so that the
+    /// next start does not take it for a frame that was cut short.
+    pub(super) fn mark_end(&self) -> io::Result<()> {
+        if self.fits(NO_FRAME.len() as u64) { self.file.write_at(self.offset, NO_FRAME) } else { Ok(()) }
     }
 
     /// Whether something is written that is not durable.
@@ -276,7 +288,10 @@ pub(super) fn scan(bytes: &[u8], number: u64, sealed_end: Option<u64>) -> Result
         }
         later = found + 8;
     }
-    let torn = bytes.get(at..at + 4) == Some(FRAME);
+    let torn = bytes.get(at..at + FRAME_HEAD).is_some_and(|head| {
+        let synced = u64_at(head, 24);
+        &head[..4] == FRAME && u64_at(head, 16) == frames.len() as u64 && (FIRST..=end).contains(&synced)
+    });
     Ok(Scan { salt, previous_end, frames, end, holes, torn })
 }
 
@@ -293,6 +308,22 @@ pub(super) fn salvage(bytes: &[u8]) -> Vec<Range<usize>> {
         };
     }
     frames
+}
+
+/// Mends a header in which one bit is wrong: its checksum says which. Without its salt no frame could be read.
+pub(super) fn mend_header(bytes: &mut [u8]) {
+    let Some(header) = bytes.get_mut(..44) else { return };
+    let whole = |header: &[u8]| crc32fast::hash(&header[..40]) == u32_at(header, 40);
+    if whole(header) {
+        return;
+    }
+    for bit in 0..44 * 8 {
+        header[bit / 8] ^= 1 << (bit % 8);
+        if whole(header) {
+            return;
+        }
+        header[bit / 8] ^= 1 << (bit % 8);
+    }
 }
 
 /// The next place from `at` on that might be a frame.

@@ -19,7 +19,7 @@ use super::segment::{Meta, Writer, topic_dir};
 use super::settle::Trouble;
 use super::shared::Shared;
 use super::topic::TopicState;
-use crate::{Compaction, Result, TopicSettings};
+use crate::{Compaction, Error, Result, TopicSettings};
 
 /// What is unsettled is much when it is this part of a journal file. Smaller runs would make segments slow to open.
 const MUCH: u64 = 8;
@@ -45,7 +45,12 @@ impl Shared {
             let since = settled.saturating_sub(compacted.get(&topic.number).copied().unwrap_or(0));
             let much = since > 0 && since >= events / 4;
             if force || much || tombstone.is_some_and(|oldest| is_overdue(oldest, compaction, now)) {
-                self.compact(topic, compaction, now)?;
+                match self.compact(topic, compaction, now) {
+                    Err(Trouble::Damaged(reason)) => {
+                        tracing::error!(topic = %topic.name, reason, "a topic cannot be compacted");
+                    }
+                    done => done?,
+                }
                 compacted.insert(topic.number, settled);
             }
         }
@@ -135,7 +140,11 @@ impl Shared {
         }
         drop(manifest);
         // What the index has of them goes with them. The files are read before they are removed.
-        let removals = self.entries_of(topic, &gone)?;
+        let removals = self.entries_of(topic, &gone).unwrap_or_else(|error| {
+            // Its entries in the index lead nowhere then, which whoever follows them finds out.
+            tracing::error!(topic = %topic.name, %error, "a damaged segment was dropped by retention");
+            Vec::new()
+        });
         self.remove_files(topic, &gone)?;
         for removals in removals {
             self.remove_entries(&removals)?;
@@ -159,7 +168,7 @@ impl Shared {
 
     fn remove_entries(&self, removals: &Removals) -> Result<()> {
         let removed = self.index()?.remove(removals);
-        if removed.is_err() {
+        if let Err(Error::Refused(_)) = removed {
             self.reopen_index()?;
         }
         removed
@@ -239,6 +248,10 @@ impl Shared {
     ) -> std::result::Result<(Vec<Meta>, Removals, Option<Millis>), Trouble> {
         let (disk, dir) = (&*self.options.disk, &self.options.dir);
         let form = (self.options.block_bytes, self.options.compress);
+        if self.index()?.has_hole(topic.number) {
+            return Err(Trouble::Damaged("the index was made without a damaged part of its segments".to_owned()));
+        }
+        let damaged = |error: Error| Trouble::Damaged(error.to_string());
         let view = self.view()?;
         let mark = topic.inner.lock().first_seq;
         let rule = Rule { view: &view, topic: topic.number, mark, grace: compaction, now };
@@ -248,7 +261,7 @@ impl Shared {
         let mut pace = self.pace();
         let mut tombstone: Option<Millis> = None;
         for meta in segments {
-            let open = self.segment(topic.number, meta)?;
+            let open = self.segment(topic.number, meta).map_err(damaged)?;
             // Event by event, so that each is looked up once.
             let (mut fates, mut trouble) = (Vec::new(), Ok(()));
             open.scan(0, 1 << 20, |seq, held| {
@@ -260,7 +273,8 @@ impl Shared {
                     fates.push(fate);
                 });
                 trouble.is_ok()
-            })?;
+            })
+            .map_err(damaged)?;
             trouble?;
             if fates.iter().all(|fate| *fate == Fate::Kept) {
                 end(writer.take(), &mut kept)?;
@@ -299,7 +313,8 @@ impl Shared {
             open.scan(0, 1 << 20, |seq, held| {
                 trouble = one(seq, &held);
                 trouble.is_ok()
-            })?;
+            })
+            .map_err(damaged)?;
             trouble?;
         }
         end(writer, &mut kept)?;

@@ -201,7 +201,9 @@ fn maintain_at_intervals(shared: &Shared) {
         match shared.maintain(Millis::now(), false) {
             Ok(()) => {}
             Err(Trouble::NoRoom(reason)) => tracing::warn!(reason, "retention and compaction wait for room"),
-            Err(Trouble::Fatal(reason)) => shared.fail(format!("maintenance failed: {reason}")),
+            Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
+                shared.fail(format!("maintenance failed: {reason}"))
+            }
         }
         next = Instant::now() + interval;
     }

@@ -78,6 +78,9 @@ pub struct Options {
     pub queue_bytes: u64,
     /// Bytes of the index that are kept in memory.
     pub index_cache_bytes: usize,
+    /// An index of at most so many bytes has every checksum looked at when it is opened. (64 MiB are read in a moment;
+    /// of a larger one only the doctor sees damage that redb does not trip over.)
+    pub index_check_bytes: u64,
     /// How often retention and compaction look; `None`: only when they are asked to.
     pub maintenance: Option<Duration>,
     /// Most topics; over it, an event of a new topic is refused.
@@ -100,6 +103,7 @@ impl Options {
             compress: false,
             queue_bytes: 64 << 20,
             index_cache_bytes: 32 << 20,
+            index_check_bytes: 64 << 20,
             maintenance: Some(Duration::from_secs(60)),
             max_topics: 100_000,
             max_groups: 1_000_000,
@@ -140,6 +144,28 @@ pub enum OpenError {
         dir: PathBuf,
         /// One of the names in it.
         found: String,
+    },
+    /// A restore or a salvage did not come to its end there.
+    #[error("{dir} is what a {what} has left that did not come to its end; delete it, and do that again")]
+    Unfinished {
+        /// The directory.
+        dir: PathBuf,
+        /// What did not come to its end.
+        what: String,
+    },
+    /// The directory that a restore or a salvage is to make is there already.
+    #[error("{dir} is not empty (it has {found:?}); name a directory that is not there yet, or an empty one")]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+        /// One of the names in it.
+        found: String,
+    },
+    /// There is nothing.
+    #[error("{dir} is empty: there is no data directory of Promethean")]
+    Empty {
+        /// The directory.
+        dir: PathBuf,
     },
     /// Not writable.
     #[error("{dir} cannot be written to ({error}); let the hub's user write there, or choose another directory")]

@@ -1,6 +1,6 @@
 //! The caches beside the segments (the redb index, the id tables): opened, or made anew from the segments.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::mem::take;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use foldhash::fast::RandomState;
 use promethean_event::EventId;
 
 use super::codec::Held;
+use super::disk::read_all;
 use super::ids::{self, At, Table, TableMeta};
 use super::index::{self, Additions, Index, Latest};
 use super::manifest::Manifest;
 use super::options::{OpenError, Options};
 use super::recovery::io_error;
-use super::segment::Segment;
+use super::segment::{Meta, Segment};
 use crate::Error;
 
 /// Entries that are collected before they are written.
@@ -24,34 +25,66 @@ const BATCH: usize = 500_000;
 /// What is opened beside the segments.
 pub(super) type Caches = (Index, Vec<Arc<Table>>, Manifest);
 
+/// What to do about a block that is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Damage {
+    /// Nothing is changed then, and the block is named.
+    Refused,
+    /// The rest is enough to go on with: said in the log, and the index remembers that it does not know all.
+    PassedOver,
+}
+
 /// Opens the index and the id tables; what is missing, unreadable or too old is made anew.
 pub(super) fn open_index(options: &Options, manifest: Manifest) -> Result<Caches, OpenError> {
     let (disk, dir) = (&*options.disk, &options.dir);
-    let index = Index::open(disk, dir, options.index_cache_bytes)
-        .and_then(|index| {
-            let settled = index.settled()?;
-            if settled >= manifest.settled {
-                return Ok(index);
+    let settled_any = manifest.topics.values().any(|topic| !topic.segments.is_empty());
+    let index = match check_index(options, &manifest, settled_any) {
+        Ok(index) => Some(index),
+        Err(error) => {
+            if settled_any {
+                tracing::warn!(%error, "the index is made anew from the segments");
             }
-            Err(Error::Damaged(format!("it ends at journal file {settled}, the manifest at {}", manifest.settled)))
-        })
-        .map_err(|error| tracing::warn!(%error, "the index is made anew from the segments"))
-        .ok();
+            None
+        }
+    };
     let open = |meta: &TableMeta| Table::open(disk, dir, meta.clone()).map(Arc::new);
     let tables: io::Result<Vec<_>> = manifest.tables.iter().map(open).collect();
     let tables = tables.map_err(|error| tracing::warn!(%error, "the id tables are made anew from the segments")).ok();
     match (index, tables) {
         (Some(index), Some(tables)) => Ok((index, tables, manifest)),
-        (index, tables) => rebuild(options, manifest, index, tables.is_some()),
+        (index, tables) => rebuild(options, manifest, index, tables.is_some(), Damage::PassedOver),
     }
 }
 
-/// Makes the index (where none is given) and the id tables (unless they are sound) from the segments.
+/// The index, if it is whole and knows everything that is settled.
+fn check_index(options: &Options, manifest: &Manifest, settled_any: bool) -> Result<Index, Error> {
+    let (disk, dir) = (&options.disk, &options.dir);
+    let path = dir.join(index::NAME);
+    // redb looks at checksums only when it is asked to: a flipped bit could make it say that something is not there.
+    if disk.len(&path).is_ok_and(|len| len <= options.index_check_bytes) {
+        let bytes = read_all(&**disk, &path).map_err(|error| Error::Damaged(error.to_string()))?;
+        Index::check(bytes)?;
+    }
+    let index = Index::open(disk, dir, options.index_cache_bytes)?;
+    match index.settled()? {
+        None if settled_any => Err(Error::Damaged("there is nothing in it".to_owned())),
+        settled if settled.unwrap_or(0) < manifest.settled => Err(Error::Damaged(format!(
+            "it ends at journal file {}, the manifest at {}",
+            settled.unwrap_or(0),
+            manifest.settled
+        ))),
+        _ => Ok(index),
+    }
+}
+
+/// Makes the index (where none is given) and the id tables (unless they are sound) from the segments, beside the old
+/// ones: where it fails, those are as they were.
 pub(super) fn rebuild(
     options: &Options,
     mut manifest: Manifest,
     index: Option<Index>,
     tables_sound: bool,
+    damage: Damage,
 ) -> Result<Caches, OpenError> {
     let (disk, dir) = (&*options.disk, &options.dir);
     let failed = |error: Error| OpenError::Io {
@@ -59,38 +92,28 @@ pub(super) fn rebuild(
         error: io::Error::other(error),
     };
     let fresh_index = index.is_none();
-    let index = match index {
-        Some(index) => index,
-        None => {
-            match disk.remove(&dir.join(index::NAME)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(io_error("the old index could not be removed")(error));
-                }
-                _ => {}
-            }
-            Index::open(disk, dir, options.index_cache_bytes).map_err(failed)?
-        }
-    };
+    let index = index.map_or_else(|| Index::create(&options.disk, dir, options.index_cache_bytes), Ok);
+    let mut index = index.map_err(failed)?;
     manifest.generation += 1;
     let base = manifest.generation << 40;
     let mut build =
         Build { options, index: &index, fresh_index, tables: !tables_sound, base, ..Build::empty(options, &index) };
-    for (number, topic) in &manifest.topics {
-        for meta in &topic.segments {
-            let open = Segment::open(disk, meta.path(dir, *number), meta.len).map_err(failed)?;
-            let mut trouble = Ok(());
-            open.scan(0, 1 << 20, |seq, held| {
-                trouble = build.add((*number, seq), &held);
-                trouble.is_ok()
-            })
-            .map_err(failed)?;
-            trouble.map_err(failed)?;
+    let built = build.all(&manifest, damage);
+    let (written, holes) = (take(&mut build.written), take(&mut build.holes));
+    let built = built.and_then(|()| index.set_holes(holes));
+    if let Err(error) = built {
+        if fresh_index {
+            drop(index);
+            let _ = disk.remove(&dir.join(index::FRESH));
         }
-        build.flush_keys(*number).map_err(failed)?;
+        for meta in written {
+            let _ = disk.remove(&ids::path(dir, meta.number));
+        }
+        return Err(failed(error));
     }
-    build.flush(Some(manifest.settled)).map_err(failed)?;
-    build.flush_ids().map_err(failed)?;
-    let written = build.written;
+    if fresh_index {
+        index.take_place(dir).map_err(io_error("the new index could not take the old one's place"))?;
+    }
     if !tables_sound {
         let old = std::mem::replace(&mut manifest.tables, written);
         disk.create_dir(&dir.join("ids")).map_err(io_error("the directory of the id tables could not be made"))?;
@@ -116,6 +139,8 @@ struct Build<'a> {
     additions: Additions,
     ids: Vec<(EventId, At)>,
     written: Vec<TableMeta>,
+    /// Topics with a block that was passed over.
+    holes: BTreeSet<u32>,
 }
 
 impl<'a> Build<'a> {
@@ -130,6 +155,50 @@ impl<'a> Build<'a> {
             additions: Additions::default(),
             ids: Vec::new(),
             written: Vec::new(),
+            holes: BTreeSet::new(),
+        }
+    }
+
+    /// Reads all segments.
+    fn all(&mut self, manifest: &Manifest, damage: Damage) -> crate::Result<()> {
+        for (number, topic) in &manifest.topics {
+            for meta in &topic.segments {
+                self.segment(*number, meta, damage)?;
+            }
+            self.flush_keys(*number)?;
+        }
+        self.flush(Some(manifest.settled))?;
+        self.flush_ids()
+    }
+
+    fn segment(&mut self, topic: u32, meta: &Meta, damage: Damage) -> crate::Result<()> {
+        let path = meta.path(&self.options.dir, topic);
+        let passed_over = |build: &mut Self, error: Error| {
+            if damage == Damage::Refused {
+                return Err(error);
+            }
+            tracing::error!(%error, "the index is made without a part of a segment that is damaged");
+            build.holes.insert(topic);
+            Ok(())
+        };
+        let open = match Segment::open(&*self.options.disk, path, meta.len) {
+            Ok(open) => open,
+            Err(error) => return passed_over(self, error),
+        };
+        let mut last = 0;
+        loop {
+            let mut trouble = Ok(());
+            let scanned = open.scan(last + 1, 1 << 20, |seq, held| {
+                last = seq;
+                trouble = self.add((topic, seq), &held);
+                trouble.is_ok()
+            });
+            trouble?;
+            let Err(error) = scanned else { return Ok(()) };
+            passed_over(self, error)?;
+            // Behind the block that has the next event.
+            let Some(bad) = open.blocks.iter().find(|block| block.last_seq > last) else { return Ok(()) };
+            last = bad.last_seq;
         }
     }
 

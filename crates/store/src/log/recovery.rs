@@ -12,7 +12,6 @@ use bytes::Bytes;
 use super::codec::Reader;
 use super::disk::{Disk, read_all, replace};
 use super::entry::{self, Entry};
-use super::index;
 use super::journal::{self, Journal, Next, Scan};
 use super::manifest::{self, Manifest, TopicEntry};
 use super::options::{OpenError, Options};
@@ -24,9 +23,10 @@ use crate::Version;
 pub(super) const FORMAT: &str = "FORMAT";
 pub(super) const FORMAT_TEXT: &str = "promethean log 1\n";
 pub(super) const LOCK: &str = "LOCK";
-/// What an interrupted creation may have left behind.
-const OWN: [&str; 9] =
-    [LOCK, "FORMAT.new", manifest::NAME, "MANIFEST.new", "journal", "topics", "ids", index::NAME, "lost+found"];
+/// How FORMAT begins while something else than a hub makes the directory; what it is follows.
+const UNFINISHED: &str = "unfinished ";
+/// The directories in a data directory.
+const DIRS: [&str; 3] = ["journal", "topics", "ids"];
 
 type Lock = Box<dyn std::any::Any + Send + std::marker::Sync>;
 
@@ -70,27 +70,16 @@ fn enter(disk: &dyn Disk, dir: &Path) -> Result<Lock, OpenError> {
         }
         _ => OpenError::Io { doing: format!("{} could not be opened", dir.display()), error },
     };
-    let names = match disk.list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            disk.create_dir(dir).map_err(read_only)?;
-            Vec::new()
-        }
-        names => names.map_err(read_only)?,
-    };
-    let known = names.iter().any(|name| name == FORMAT);
-    if known {
-        let found = read_all(disk, &dir.join(FORMAT)).map_err(read_only)?;
-        if found != FORMAT_TEXT.as_bytes() {
-            let found = String::from_utf8_lossy(&found).trim().chars().take(80).collect();
-            return Err(OpenError::Format { dir: dir.to_owned(), found, expected: FORMAT_TEXT.trim() });
-        }
-    } else if let Some(found) = names.into_iter().find(|name| !OWN.contains(&name.as_str())) {
-        return Err(OpenError::Foreign { dir: dir.to_owned(), found });
+    match disk.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => disk.create_dir(dir).map_err(read_only)?,
+        names => drop(names.map_err(read_only)?),
     }
+    recognise(disk, dir, read_only)?;
     let lock = disk.lock(&dir.join(LOCK)).map_err(read_only)?;
     let lock = lock.ok_or_else(|| OpenError::InUse { dir: dir.to_owned() })?;
-    if !known {
-        for name in ["journal", "topics", "ids"] {
+    // Again, for now nobody else can be making it.
+    if !recognise(disk, dir, read_only)? {
+        for name in DIRS {
             disk.create_dir(&dir.join(name)).map_err(read_only)?;
         }
         Manifest::default().write(disk, dir).map_err(read_only)?;
@@ -98,9 +87,54 @@ fn enter(disk: &dyn Disk, dir: &Path) -> Result<Lock, OpenError> {
             // The directory itself has to survive as well; where its parent cannot be opened, nothing can be done.
             let _ = disk.sync_dir(parent);
         }
-        replace(disk, dir, FORMAT, FORMAT_TEXT.as_bytes()).map_err(read_only)?;
+        finish(disk, dir).map_err(read_only)?;
     }
     Ok(lock)
+}
+
+/// Whether the directory is a data directory (or one that is to be made: `false`). Everything else is refused.
+pub(super) fn recognise(
+    disk: &dyn Disk,
+    dir: &Path,
+    failed: impl Fn(io::Error) -> OpenError,
+) -> Result<bool, OpenError> {
+    match read_all(disk, &dir.join(FORMAT)) {
+        Ok(found) if found == FORMAT_TEXT.as_bytes() => return Ok(true),
+        Ok(found) => {
+            let found: String = String::from_utf8_lossy(&found).trim().chars().take(80).collect();
+            return Err(match found.strip_prefix(UNFINISHED) {
+                Some(what) => OpenError::Unfinished { dir: dir.to_owned(), what: what.to_owned() },
+                None => OpenError::Format { dir: dir.to_owned(), found, expected: FORMAT_TEXT.trim() },
+            });
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    match disk.list(dir).map_err(failed)?.into_iter().find(|name| !is_left_by_creation(disk, dir, name)) {
+        Some(found) => Err(OpenError::Foreign { dir: dir.to_owned(), found }),
+        None => Ok(false),
+    }
+}
+
+/// Whether a creation that was cut short may have left this behind, and so nothing is lost when it is written over.
+fn is_left_by_creation(disk: &dyn Disk, dir: &Path, name: &str) -> bool {
+    match name {
+        LOCK | "FORMAT.new" | "MANIFEST.new" | "lost+found" => true,
+        manifest::NAME => Manifest::read(disk, dir).is_ok_and(|found| found == Ok(Manifest::default())),
+        _ => DIRS.contains(&name) && disk.list(&dir.join(name)).is_ok_and(|inside| inside.is_empty()),
+    }
+}
+
+/// Begins a data directory that no hub may open before [`finish`]; `what` says who makes it.
+pub(super) fn begin(disk: &dyn Disk, dir: &Path, what: &str) -> io::Result<()> {
+    disk.create_dir(dir)?;
+    replace(disk, dir, FORMAT, format!("{UNFINISHED}{what}\n").as_bytes())?;
+    DIRS.iter().try_for_each(|name| disk.create_dir(&dir.join(name)))
+}
+
+/// Makes it a data directory.
+pub(super) fn finish(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    replace(disk, dir, FORMAT, FORMAT_TEXT.as_bytes())
 }
 
 pub(super) fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
@@ -133,8 +167,12 @@ pub(super) fn unsettled(disk: &dyn Disk, dir: &Path, settled: u64) -> Result<Vec
     let dir = dir.join("journal");
     let files = journal::files(disk, &dir).map_err(io_error(format!("{} could not be listed", dir.display())))?;
     let files: Vec<_> = files.into_iter().filter(|(number, _)| *number > settled).collect();
-    for ((number, _), expected) in files.iter().zip(settled + 1..) {
-        if *number != expected {
+    let numbers = files.iter().map(|(number, _)| *number).chain([u64::MAX]);
+    // The next file is durable before one is sealed, and only sealed ones are settled: there is always one then. (A
+    // restore and a salvage leave none, and say that none was settled.)
+    let needed = files.len().max(usize::from(settled > 0));
+    for (number, expected) in numbers.zip(settled + 1..).take(needed) {
+        if number != expected {
             let what = "the journal file is missing".to_owned();
             return Err(OpenError::Damaged { file: dir.join(journal::name(expected)), offset: 0, what });
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use promethean_event::{Event, Group, Topic};
 
 use super::codec::Held;
-use super::disk::{Disk, Real, replace};
+use super::disk::{Disk, Real};
 use super::manifest::{Manifest, TopicEntry};
 use super::options::{OpenError, Options};
 use super::segment::{Writer, topic_dir};
@@ -34,14 +34,12 @@ pub enum RestoreError {
 pub fn restore(from: impl Read, to: &Path) -> Result<Totals, RestoreError> {
     let disk: Arc<dyn Disk> = Arc::new(Real);
     if let Some(found) = disk.list(to).ok().and_then(|names| names.into_iter().next()) {
-        return Err(OpenError::Foreign { dir: to.to_owned(), found }.into());
+        return Err(OpenError::NotEmpty { dir: to.to_owned(), found }.into());
     }
     let mut reader = Reader::new(from)?;
     let doing = |what: &str| recovery::io_error(format!("{what} in {} could not be written", to.display()));
     let options = Options { disk: Arc::clone(&disk), ..Options::new(to) };
-    for name in ["journal", "topics", "ids"] {
-        disk.create_dir(&to.join(name)).map_err(doing("directories"))?;
-    }
+    recovery::begin(&*disk, to, "restore").map_err(doing("directories"))?;
     let mut groups: BTreeMap<Topic, Vec<(Group, GroupState)>> = BTreeMap::new();
     let (mut manifest, mut open, mut totals) = (Manifest::default(), None::<Filling>, Totals::default());
     while let Some(record) = reader.next_record()? {
@@ -76,9 +74,9 @@ pub fn restore(from: impl Read, to: &Path) -> Result<Totals, RestoreError> {
     }
     disk.sync_dir(&to.join("topics")).map_err(doing("directories"))?;
     manifest.write(&*disk, to).map_err(doing("the manifest"))?;
-    drop(rebuild::rebuild(&options, manifest, None, false)?);
+    drop(rebuild::rebuild(&options, manifest, None, false, rebuild::Damage::Refused)?);
     // Last: without it the directory is none that a hub opens.
-    replace(&*disk, to, recovery::FORMAT, recovery::FORMAT_TEXT.as_bytes()).map_err(doing("FORMAT"))?;
+    recovery::finish(&*disk, to).map_err(doing("FORMAT"))?;
     Ok(totals)
 }
 

@@ -76,7 +76,7 @@ pub(super) struct Entry {
     len: u32,
     count: u32,
     first_seq: Seq,
-    last_seq: Seq,
+    pub(super) last_seq: Seq,
     max_ts: u64,
 }
 

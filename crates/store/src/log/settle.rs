@@ -34,6 +34,8 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(super) enum Trouble {
     /// The disk is full: try again later.
     NoRoom(String),
+    /// Segments of one topic are damaged: the others go on.
+    Damaged(String),
     /// Nothing can be promised any more.
     Fatal(String),
 }
@@ -75,13 +77,16 @@ pub(super) fn run(shared: &Shared) {
                 settling.no_room = None;
                 shared.settling_changed.notify_all();
             }
-            Err(Trouble::Fatal(reason)) => {
+            Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
                 shared.fail(format!("settling failed: {reason}; check the disk, then start again"));
             }
             Err(Trouble::NoRoom(reason)) => {
                 let dir = shared.options.dir.display();
                 let reason = format!("no space left in {dir} ({reason}); free some, the hub goes on by itself");
-                tracing::warn!(reason, "settling waits");
+                // Once, not at every try.
+                if shared.settling.lock().no_room.is_none() {
+                    tracing::warn!(reason, "settling waits");
+                }
                 let mut settling = shared.settling.lock();
                 settling.no_room = Some(reason);
                 shared.settling_changed.notify_all();
@@ -143,16 +148,19 @@ impl Shared {
         let index = self.index()?;
         if let Err(error) = index.add(&additions, Some(sealed.journal)) {
             drop(index);
-            self.reopen_index()?;
+            if let Error::Refused(_) = error {
+                self.reopen_index()?;
+            }
             return Err(error.into());
         }
+        let table = table.map(|meta| Table::open(disk, dir, meta)).transpose()?;
         next.settled = sealed.journal;
         next.version = next.version.max(sealed.version);
         next.write(disk, dir)?;
         *manifest = next;
-        // From here on the events are served from their segments; ids go last, so that they are never in neither.
-        if let Some(meta) = table {
-            let table = Arc::new(Table::open(disk, dir, meta)?);
+        // From here on the events are served from their segments; ids go last, so that they are never in neither. And
+        // from here on nothing may ask for the settle to be done again: its ids leave the memory.
+        if let Some(table) = table.map(Arc::new) {
             let mut tables = self.tables.write();
             let mut list = Vec::clone(&tables);
             list.push(table);
@@ -171,11 +179,27 @@ impl Shared {
         let gone = self.recent.lock().settled(sealed.journal);
         drop(gone);
         drop(manifest);
-        let keep = journal::FIRST + self.options.journal_bytes + 2 * step(self.options.journal_bytes);
-        journal::retire(disk, &dir.join("journal"), sealed.journal, keep)?;
+        self.retire(sealed.journal)?;
         Counters::add(&self.counters.settled_bytes, bytes);
         self.counters.settles.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+
+    /// Puts settled journal files away. Where even that needs room, they wait for the next time, or the next start.
+    fn retire(&self, settled: u64) -> Result<(), Trouble> {
+        let (disk, dir) = (&*self.options.disk, &self.options.dir.join("journal"));
+        let keep = journal::FIRST + self.options.journal_bytes + 2 * step(self.options.journal_bytes);
+        let retired = journal::files(disk, dir).and_then(|files| {
+            let mut done = files.into_iter().filter(|(number, _)| *number <= settled);
+            done.try_for_each(|(number, _)| journal::retire(disk, dir, number, keep))
+        });
+        match retired {
+            Err(error) if is_full(&error) => {
+                tracing::warn!(%error, "a settled journal file could not be put away; it is tried again later");
+                Ok(())
+            }
+            retired => Ok(retired?),
+        }
     }
 
     /// Writes a topic's part of a journal file to its segments.

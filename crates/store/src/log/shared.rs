@@ -177,10 +177,11 @@ impl Shared {
         self.index.read().clone().ok_or_else(closed)
     }
 
-    /// After a failure redb answers nothing any more: opens its file anew.
+    /// After it found no room redb answers nothing any more: opens its file anew. (After any other failure the engine
+    /// ends.)
     pub(super) fn reopen_index(&self) -> Result<()> {
         self.close_index();
-        let fresh = Index::open(&*self.options.disk, &self.options.dir, self.options.index_cache_bytes)?;
+        let fresh = Index::open(&self.options.disk, &self.options.dir, self.options.index_cache_bytes)?;
         *self.index.write() = Some(Arc::new(fresh));
         Ok(())
     }
@@ -191,17 +192,21 @@ impl Shared {
         while Arc::get_mut(&mut index).is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
+        if let Some(index) = Arc::into_inner(index) {
+            index.close();
+        }
     }
 
     /// The engine cannot keep its promises any more.
     pub(super) fn fail(&self, reason: String) {
-        tracing::error!(reason, "the store has failed");
         self.failure.send_if_modified(|now| {
             let first = now.is_none();
-            now.get_or_insert(reason);
+            now.get_or_insert_with(|| reason.clone());
             first
         });
         self.settling_changed.notify_all();
+        // Last: a log that cannot be written must not keep the engine from failing.
+        tracing::error!(reason, "the store has failed");
     }
 
     /// Why the engine has failed, where it has.
@@ -281,7 +286,14 @@ impl Shared {
         let recent = self.recent.lock().get(id);
         let at = match recent {
             Some(at) => Some(at),
-            None => self.settled_id(id, &self.view()?)?,
+            None => {
+                let view = self.view()?;
+                let at = self.settled_id(id, &view)?;
+                if at.is_none() {
+                    view.knows_all_ids()?;
+                }
+                at
+            }
         };
         at.map_or(Ok(None), |(number, seq)| self.confirm(id, number, seq))
     }

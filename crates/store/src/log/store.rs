@@ -191,7 +191,7 @@ impl EventLog for Log {
                 shared.wait_settled()?;
                 shared.maintain(now, true).map_err(|trouble| match trouble {
                     Trouble::NoRoom(reason) => Error::Refused(reason),
-                    Trouble::Fatal(reason) => {
+                    Trouble::Fatal(reason) | Trouble::Damaged(reason) => {
                         shared.fail(format!("maintenance failed: {reason}"));
                         Error::Closed(reason)
                     }

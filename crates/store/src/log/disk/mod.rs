@@ -77,6 +77,17 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// The system's.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>>;
 
+    /// As [`Self::lock`], for one who only reads: where nothing can be written, nobody else writes either.
+    ///
+    /// # Errors
+    /// The system's.
+    fn lock_to_read(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        match self.lock(path) {
+            Err(error) if is_read_only(&error) => Ok(Some(Box::new(()))),
+            locked => locked,
+        }
+    }
+
     /// How many calls may usefully run at once.
     fn parallel(&self) -> usize {
         1
@@ -152,6 +163,36 @@ pub trait File: Debug + Send + Sync {
         }
         Ok(())
     }
+}
+
+/// Whether the system says that nothing may be written.
+pub(super) fn is_read_only(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// Reads a whole file around sectors that cannot be read: zeros are in their place, and where they are is returned.
+pub(super) fn read_around(disk: &dyn Disk, path: &Path) -> io::Result<(Vec<u8>, Vec<u64>)> {
+    const SECTOR: usize = 4096;
+    let file = disk.open(path, Mode::Read)?;
+    let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
+    let mut bad = Vec::new();
+    if file.read_at(0, &mut bytes).is_ok() {
+        return Ok((bytes, bad));
+    }
+    for (large, chunk) in bytes.chunks_mut(256 * SECTOR).enumerate() {
+        let start = (large * 256 * SECTOR) as u64;
+        if file.read_at(start, chunk).is_ok() {
+            continue;
+        }
+        for (small, sector) in chunk.chunks_mut(SECTOR).enumerate() {
+            let offset = start + (small * SECTOR) as u64;
+            if file.read_at(offset, sector).is_err() {
+                sector.fill(0);
+                bad.push(offset);
+            }
+        }
+    }
+    Ok((bytes, bad))
 }
 
 /// Reads a whole file.

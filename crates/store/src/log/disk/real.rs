@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Disk, File, Mode};
+use super::{Disk, File, Mode, is_read_only};
 
 /// Files of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,15 +61,29 @@ impl Disk for Real {
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Box::new(file))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
+        exclusive(file)
+    }
+
+    fn lock_to_read(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        match self.lock(path) {
+            Err(error) if is_read_only(&error) => match fs::File::open(path) {
+                Ok(file) => exclusive(file),
+                Err(_) => Ok(Some(Box::new(()))),
+            },
+            locked => locked,
         }
     }
 
     fn parallel(&self) -> usize {
         16
+    }
+}
+
+fn exclusive(file: fs::File) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(Box::new(file))),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

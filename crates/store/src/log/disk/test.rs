@@ -56,6 +56,8 @@ struct State {
     inodes: Vec<Content>,
     names: BTreeMap<PathBuf, usize>,
     dirs: BTreeSet<PathBuf>,
+    /// Places that cannot be read.
+    bad: BTreeSet<(usize, u64)>,
     locked: bool,
     /// The state when recording began, and what happened since.
     record: Option<Box<(State, Vec<Op>)>>,
@@ -130,6 +132,14 @@ impl TestDisk {
             let mut byte = [0];
             state.inodes[inode].read(offset, &mut byte);
             state.inodes[inode].write(offset, &[byte[0] ^ (1 << (bit % 8))]);
+        }
+    }
+
+    /// Makes the 4 KiB of a file that have this offset unreadable.
+    pub fn spoil_sector(&self, path: &Path, offset: u64) {
+        let mut state = self.state.lock();
+        if let Some(&inode) = state.names.get(path) {
+            state.bad.insert((inode, offset / 4096));
         }
     }
 
@@ -296,6 +306,10 @@ impl File for TestFile {
         let state = self.disk.state.lock();
         if offset + out.len() as u64 > state.inodes[self.inode].len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let sectors = offset / 4096..(offset + out.len() as u64).div_ceil(4096);
+        if state.bad.range((self.inode, sectors.start)..(self.inode, sectors.end)).next().is_some() {
+            return Err(error(io::ErrorKind::Other));
         }
         state.inodes[self.inode].read(offset, out);
         Ok(())

@@ -50,6 +50,8 @@ fn options(disk: &TestDisk, sync: Sync) -> Options {
         segment_bytes: 2048,
         block_bytes: 512,
         index_cache_bytes: 1 << 20,
+        // A hundred thousand times, it would take most of the time.
+        index_check_bytes: 0,
         maintenance: None,
         disk: Arc::new(disk.clone()),
         ..Options::new(dir())

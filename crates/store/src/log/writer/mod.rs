@@ -132,8 +132,12 @@ impl Writer {
     /// Makes durable what is not yet, after the last frame.
     pub(super) fn end(&self) {
         let mut file = self.free_file();
-        if self.shared.failed().is_none() && file.journal.is_dirty() {
-            let _ = self.sync(&mut file.journal);
+        if self.shared.failed().is_none() {
+            // Nothing depends on it.
+            let _ = file.journal.mark_end();
+            if file.journal.is_dirty() {
+                let _ = self.sync(&mut file.journal);
+            }
         }
         file.ended = true;
         self.file_changed.notify_all();

@@ -1,5 +1,10 @@
 //! What the embedded engine says of directories that it cannot open, or only in part; and what the doctor does.
 
+mod creation;
+mod index;
+mod journal;
+mod salvage;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -422,25 +427,4 @@ async fn the_doctor_rebuilds_an_index_that_is_damaged() {
     let log = Log::open(options(&dir)).expect("opens");
     assert!(append(&log, &[event("keyed").id(5)]).await[0].duplicate);
     assert!(matches!(doctor::rebuild_index(&dir), Err(OpenError::InUse { .. })));
-}
-
-#[tokio::test]
-async fn salvage_saves_the_whole_records_around_damage() {
-    let (place, dir) = directory();
-    filled(&dir).await;
-    let victim = find(&dir, "topics/1/000000000000000001.seg");
-    let mut bytes = fs::read(&victim).expect("read");
-    bytes[100] ^= 1;
-    fs::write(&victim, bytes).expect("written");
-    let to = place.path().join("saved");
-    let saved = doctor::salvage(&dir, &to).expect("saved");
-    assert!(saved.events >= 140 && saved.events < 162 && saved.groups == 1, "{saved:?}");
-    assert!(matches!(doctor::salvage(&dir, &to), Err(OpenError::Foreign { .. })), "nothing is overwritten");
-    let report = doctor::check(&to).expect("checked");
-    assert!(report.is_sound() && report.events == saved.events, "{report}");
-    let log = Log::open(options(&to)).expect("opens");
-    assert_eq!(seqs(&log, "plain").await, (1..=81).collect::<Vec<_>>());
-    let keyed = seqs(&log, "keyed").await;
-    assert!(keyed.len() as u64 + 81 == saved.events && keyed.last() == Some(&81), "{keyed:?}");
-    assert_eq!(append(&log, &[event("keyed")]).await[0].seq, 82);
 }
