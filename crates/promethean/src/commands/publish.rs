@@ -10,8 +10,10 @@ use super::{hub, out, print};
 use crate::args::PublishArgs;
 use crate::exit::Failure;
 
-/// Most events in one frame: what of a long input is not confirmed stays bounded.
+/// Most events and bytes of lines in one frame: what of a long input is not confirmed stays bounded, and no frame is
+/// larger than a hub takes (16 MiB by default) that a single line would not make so.
 const BATCH: usize = 500;
+const BATCH_BYTES: usize = 2 * 1024 * 1024;
 
 pub(crate) fn run(args: PublishArgs) -> Result<(), Failure> {
     let options = options(&args)?;
@@ -72,23 +74,26 @@ fn parse(text: &str) -> Result<Box<RawValue>, String> {
 async fn lines(client: &Client, args: &PublishArgs, options: &PublishOptions<'static>) -> Result<(), Failure> {
     let mut input = std::io::stdin().lock();
     let (mut line, mut number, mut batch) = (String::new(), 0_u64, Vec::new());
-    let mut total = 0;
+    let (mut total, mut bytes) = (0, 0);
     loop {
         line.clear();
         let count = input.read_line(&mut line);
         let end = count.map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))? == 0;
         number += 1;
+        let full = batch.len() >= BATCH || bytes + line.len() > BATCH_BYTES;
+        if (full || end) && !batch.is_empty() {
+            let sent = client.publish_batch(&args.topic, std::mem::take(&mut batch)).await.map_err(hub::failure)?;
+            bytes = 0;
+            total += sent.len();
+            show(&sent, args.json)?;
+        }
         if !line.trim().is_empty() {
             let payload = parse(line.trim()).map_err(|reason| {
                 let stored = format!("{total} events before it were published");
                 Failure::usage(format!("line {number} is no JSON: {reason}; {stored}"))
             })?;
             batch.push(Publish::raw(payload).options(options.clone()));
-        }
-        if batch.len() >= BATCH || (end && !batch.is_empty()) {
-            let sent = client.publish_batch(&args.topic, std::mem::take(&mut batch)).await.map_err(hub::failure)?;
-            total += sent.len();
-            show(&sent, args.json)?;
+            bytes += line.len();
         }
         if end {
             out::done(&format!("{total} events published to {}", args.topic));

@@ -4,6 +4,7 @@ mod contexts;
 mod copies;
 mod exits;
 mod operate;
+mod publish;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
