@@ -7,6 +7,7 @@ use std::io::{BufReader, Read, Write};
 use std::path::Path;
 
 use promethean_store::backup::{self, Totals};
+use promethean_store::log::{OpenError, RestoreError};
 
 use super::address::Port;
 use super::fetch::{Answer, Peer};
@@ -75,21 +76,27 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     };
     let bar = out::progress(None, "bytes");
     let input = BufReader::with_capacity(256 * 1024, bar.wrap_read(input));
+    let was_there = args.dir.exists();
     let totals = promethean_store::log::restore(input, &args.dir);
     bar.finish_and_clear();
-    let totals = totals.map_err(|error| {
-        let left = if args.dir.exists() {
-            format!("; delete {} before another try", args.dir.display())
-        } else {
-            String::new()
-        };
-        Failure::failed(format!("{error}{left}"))
-    })?;
+    let totals =
+        totals.map_err(|error| Failure::failed(format!("{error}{}", left_behind(&args.dir, &error, was_there))))?;
     told(&totals, args.json, &format!("in {}", args.dir.display()))?;
     if !args.json {
         out::hint(&format!("promethean serve --data-dir {}", args.dir.display()));
     }
     Ok(())
+}
+
+/// What has to go before another try: only what this restore made.
+fn left_behind(dir: &Path, error: &RestoreError, was_there: bool) -> String {
+    let untouched = matches!(error, RestoreError::Directory(OpenError::NotEmpty { .. }));
+    let anything = std::fs::read_dir(dir).is_ok_and(|mut names| names.next().is_some());
+    match (untouched || !anything, was_there) {
+        (true, _) => String::new(),
+        (false, true) => format!("; delete what is in {} now before another try", dir.display()),
+        (false, false) => format!("; delete {} before another try", dir.display()),
+    }
 }
 
 fn told(totals: &Totals, json: bool, place: &str) -> Result<(), Failure> {

@@ -141,6 +141,12 @@ pub enum OpenError {
         /// One of the names in it.
         found: String,
     },
+    /// Has something in it, where a directory is to be made anew.
+    #[error("{dir} is not empty; name a directory that is empty or does not exist")]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Not writable.
     #[error("{dir} cannot be written to ({error}); let the hub's user write there, or choose another directory")]
     ReadOnly {

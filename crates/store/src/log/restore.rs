@@ -16,7 +16,8 @@ use super::{rebuild, recovery};
 use crate::GroupState;
 use crate::backup::{Reader, Record, TopicHead, Totals, Unreadable};
 
-/// Why a backup was not restored. The directory is not one that a hub opens then; delete it.
+/// Why a backup was not restored. The directory is not one that a hub opens then; delete it, unless it was not empty
+/// before ([`OpenError::NotEmpty`]): then nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The backup.
@@ -33,8 +34,8 @@ pub enum RestoreError {
 /// The backup is not whole, `to` is not empty, or the system refuses something.
 pub fn restore(from: impl Read, to: &Path) -> Result<Totals, RestoreError> {
     let disk: Arc<dyn Disk> = Arc::new(Real);
-    if let Some(found) = disk.list(to).ok().and_then(|names| names.into_iter().next()) {
-        return Err(OpenError::Foreign { dir: to.to_owned(), found }.into());
+    if disk.list(to).is_ok_and(|names| !names.is_empty()) {
+        return Err(OpenError::NotEmpty { dir: to.to_owned() }.into());
     }
     let mut reader = Reader::new(from)?;
     let doing = |what: &str| recovery::io_error(format!("{what} in {} could not be written", to.display()));
