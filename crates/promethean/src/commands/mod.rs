@@ -15,6 +15,7 @@ mod group;
 mod health;
 mod hub;
 mod import;
+mod logging;
 mod man;
 #[cfg(feature = "mongo")]
 mod migrate;

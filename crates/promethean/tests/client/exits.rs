@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use promethean_outbox::{NewRow, SqliteOutbox};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Hub, binary, json_lines};
@@ -183,6 +184,31 @@ fn an_outbox_is_drained_listed_and_retried_with_the_same_codes() {
             (&["outbox", "list", "--outbox", "shop.db"], 2, "sqlite:PATH"),
         ],
     );
+}
+
+#[test]
+fn a_log_that_cannot_be_written_does_not_keep_an_outbox_from_being_drained() {
+    // The first row is larger than the hub takes: it is parked, and that is said in the log.
+    let hub = Hub::start(&[("PROMETHEAN_MAX_EVENT_BYTES", "1KiB")]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("shop.db");
+    let outbox = SqliteOutbox::open(&path).expect("an outbox");
+    let mut shop = rusqlite::Connection::open(&path).expect("the same file");
+    let tx = shop.transaction().expect("a transaction");
+    for payload in ["x".repeat(5_000), "small".to_owned()] {
+        outbox.add(&tx, &NewRow::new("a", &payload).expect("a row")).expect("added");
+    }
+    outbox.commit(tx).expect("committed");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a full disk");
+    let url = format!("sqlite:{}", path.display());
+    let drained = binary(&[("PROMETHEAN_SERVER", &hub.ws)])
+        .args(["outbox", "drain", "--once", "--json", "--outbox", &url])
+        .stderr(full)
+        .output()
+        .expect("it runs");
+    assert_eq!(drained.status.code(), Some(0));
+    let told = json_lines(&String::from_utf8_lossy(&drained.stdout)).remove(0);
+    assert_eq!((&told["sent"], &told["parked"]), (&1.into(), &1.into()), "{told}");
 }
 
 #[test]
