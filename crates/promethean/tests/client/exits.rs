@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Hub, binary, json_lines};
 
 /// Every command that talks to a hub, with arguments that would work.
-const TALKING: &[&[&str]] = &[
+pub(super) const TALKING: &[&[&str]] = &[
     &["pub", "a", "1"],
     &["sub", "a", "--group", "g"],
     &["tail", "a"],

@@ -3,6 +3,7 @@
 mod contexts;
 mod copies;
 mod exits;
+mod interrupts;
 mod operate;
 mod publish;
 
