@@ -138,9 +138,9 @@ impl Answer {
         let (status, server) = (self.status, self.server.clone());
         let said = self.said();
         let remedy = match status {
-            401 => "; give a token with --token, PROMETHEAN_TOKEN or promethean context set",
-            426 => "; name the hub's ops address (8082), which answers everything",
-            _ => "",
+            401 => format!("; {}", address::GIVE_A_TOKEN),
+            426 => "; name the hub's ops address (8082), which answers everything".to_owned(),
+            _ => String::new(),
         };
         Err(Failure::new(exit, format!("{server} answered {status}: {said}{remedy}")))
     }
@@ -188,6 +188,9 @@ fn failed(server: &str, error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
             Failure::new(Exit::Timeout, format!("{server}: no answer in time"))
+        }
+        _ if address::is_untrusted(&error.to_string()) => {
+            Failure::new(Exit::Unreachable, format!("{server}: {error}; {}", address::TRUST_IT))
         }
         _ => {
             Failure::new(Exit::Unreachable, format!("{server}: {error}; is the hub running there? (promethean health)"))

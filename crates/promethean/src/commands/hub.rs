@@ -52,7 +52,12 @@ pub(super) fn failure(error: Error) -> Failure {
             _ => Exit::Failed,
         },
     };
-    Failure::new(exit, error)
+    let remedy = match &error {
+        Error::Connect { reason, .. } if address::is_untrusted(reason) => address::TRUST_IT,
+        _ if error.is_denied() && error.code() != Some(Code::Forbidden) => address::GIVE_A_TOKEN,
+        _ => return Failure::new(exit, error),
+    };
+    Failure::new(exit, format!("{error}; {remedy}"))
 }
 
 /// A place in a topic.
