@@ -272,6 +272,51 @@ fn a_reader_that_goes_away_is_the_end_and_no_failure() {
 }
 
 #[test]
+fn a_key_that_there_is_not_is_5_with_json_too() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1", "--key", "k"], "");
+    for (keys, printed) in [(&["--key", "nope"][..], "null\n"), (&["--key", "k", "--key", "nope"], "\"nope\":null")] {
+        for json in [&["--json"][..], &[]] {
+            let output = hub.run(&[&["topic", "latest", "a"], keys, json].concat(), "");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!((output.status.code(), said.contains("with the key nope")), (Some(5), true), "{keys:?}: {said}");
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(json.is_empty() || shown.contains(printed), "{keys:?}: {shown}");
+        }
+    }
+    assert_eq!(hub.ok(&["topic", "latest", "a", "--key", "k", "--json"], "").lines().count(), 1);
+}
+
+#[test]
+fn who_is_denied_is_told_how_to_give_a_token_over_websocket_as_over_http() {
+    let hub = Hub::start(&[("WS_TOKEN", "sesame")]);
+    for args in [&["pub", "a", "1"][..], &["tail", "a"], &["sub", "a", "--group", "g"], &["topic", "list"]] {
+        for token in [&[][..], &["--token", "wrong"]] {
+            let (code, said) = hub.exit(&[args, token].concat());
+            assert_eq!(code, 4, "{args:?}: {said}");
+            assert!(said.contains("--token, PROMETHEAN_TOKEN or promethean context set"), "{args:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_certificate_that_is_not_trusted_is_said_with_the_remedy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).expect("written");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    let hub = Hub::start(&[("PROMETHEAN_TLS_CERT", &cert), ("PROMETHEAN_TLS_KEY", &key)]);
+    let server = hub.ops.replace("http://127.0.0.1", "https://localhost");
+    for args in [&["health"][..], &["pub", "a", "1"]] {
+        let (code, said) = hub.exit(&[args, &["--server", &server]].concat());
+        assert_eq!(code, 3, "{args:?}: {said}");
+        assert!(said.contains("SSL_CERT_FILE") && !said.contains("is the hub running"), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn json_and_dry_runs_go_together() {
     let hub = Hub::start(&[]);
     hub.ok(&["pub", "a", "1"], "");
