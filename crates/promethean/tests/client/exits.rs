@@ -221,6 +221,16 @@ fn an_import_names_the_line_and_a_file_that_is_not_there() {
 }
 
 #[test]
+fn a_token_that_has_expired_already_is_not_made() {
+    for ttl in ["0s", "900ms"] {
+        let output = binary(&[]).args(["token", "--secret", "s", "--scope", "publish:a", "--ttl", ttl]).output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.contains("--ttl"), output.stdout.len()), (Some(2), true, 0), "{said}");
+    }
+}
+
+#[test]
 fn a_demo_ends_in_order_and_refuses_what_serve_refuses() {
     let memory = ["demo", "--store", "memory", "--ws-port", "0", "--http-port", "0", "--ops-port", "0"];
     let mut demo = binary(&[]).args(memory).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it runs");
