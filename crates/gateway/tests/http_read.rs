@@ -132,6 +132,16 @@ async fn bad_parameters_are_refused() {
         hub.get(path).await.refused(status, code);
     }
     assert_eq!(hub.get("/replay").await.json(), json!({ "error": "topic required", "code": "bad_request" }));
+    // The words that this route takes, and no others.
+    for (path, words) in [
+        ("/replay?topic=a&from=sometime", "earliest, latest, ts, afterId or seq"),
+        ("/replay?topic=a&from=snapshot", "earliest, latest, ts, afterId or seq"),
+        ("/events/a?from=sometime", "earliest, latest, ts, afterId or snapshot"),
+        ("/events/a?from=seq", "earliest, latest, ts, afterId or snapshot"),
+    ] {
+        let said = hub.get(path).await.json();
+        assert_eq!(said["error"], format!("from: must be {words}"), "{path}");
+    }
 }
 
 #[tokio::test]

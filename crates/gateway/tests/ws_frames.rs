@@ -261,6 +261,32 @@ async fn deliveries_come_as_batches_where_that_was_asked() {
 }
 
 #[tokio::test]
+async fn batch_size_is_the_most_that_an_events_frame_has() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    let events: Vec<Value> = (0..100).map(|n| json!({"payload": n})).collect();
+    client.ok(json!({"op": "PUBLISH", "topic": "a", "events": events})).await;
+    let opts = json!({"batch": true, "batchSize": 3, "maxInFlight": 1000, "from": "earliest"});
+    // A group, and a tail of many topics.
+    for subscribe in [
+        json!({"op": "SUBSCRIBE", "topic": "a", "group": "g", "opts": opts}),
+        json!({"op": "SUBSCRIBE", "topic": "**", "opts": opts}),
+    ] {
+        client.ok(subscribe).await;
+        let mut next = 0;
+        while next < 100 {
+            let frame = client.recv().await;
+            let events = frame["events"].as_array().expect("a list");
+            assert!((1..=3).contains(&events.len()), "{} in one frame", events.len());
+            for one in events {
+                assert_eq!(one["event"]["payload"], json!(next));
+                next += 1;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn from_counts_while_the_group_has_no_cursor() {
     let server = Server::start().await;
     let mut client = server.connect().await;

@@ -200,7 +200,7 @@ pub(crate) struct At {
     /// use, this machine.
     #[arg(long, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// The saved context to use instead.
+    /// The saved context to use instead; without --server, $PROMETHEAN_CONTEXT names one in place of that in use.
     #[arg(long, value_name = "NAME", conflicts_with = "server")]
     pub(crate) context: Option<String>,
     /// The token to authenticate with.

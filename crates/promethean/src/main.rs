@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     match commands::run(args::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            commands::say(&format!("{} {failure}", commands::on_stderr("31", "promethean:")));
+            commands::show(&failure);
             ExitCode::from(failure.exit as u8)
         }
     }

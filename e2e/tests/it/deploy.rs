@@ -1,4 +1,5 @@
-//! The example configurations of `deploy/`, with a real hub on each.
+//! The example configurations of `deploy/`, with a real hub on those of one node and of a cluster. That with TLS needs a
+//! certificate and a provider of keys; that its settings are read is tested in `crates/promethean/src/docs/deploy.rs`.
 
 use promethean_e2e::{Setup, get, request};
 use promethean_testmongo::Scratch;

@@ -135,7 +135,7 @@ fn publish_options(out: &mut Vec<u8>, options: &PublishOptions<'_>) {
     }
 }
 
-/// `SUBSCRIBE`, with every option spelled out.
+/// `SUBSCRIBE`, with every option spelled out but `batchSize` where it is the default: said, it bounds the frames.
 pub fn subscribe(
     out: &mut Vec<u8>,
     corr: u64,
@@ -157,7 +157,9 @@ pub fn subscribe(
         strings(out, "topics", options.topics.iter().map(crate::Selector::as_str));
     }
     number(out, "maxInFlight", options.max_in_flight as u64);
-    number(out, "batchSize", options.batch_size as u64);
+    if options.batch_size != SubscribeOptions::default().batch_size {
+        number(out, "batchSize", options.batch_size as u64);
+    }
     number(out, "ackTimeoutMs", millis(options.ack_timeout));
     number(out, "maxAttempts", u64::from(options.max_attempts));
     if !options.filter.is_empty() {

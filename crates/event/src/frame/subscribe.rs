@@ -22,6 +22,8 @@ pub struct Subscribe<'a> {
     pub options: SubscribeOptions,
     /// Whether deliveries come as `EVENTS`.
     pub batch: bool,
+    /// Most events of an `EVENTS` frame, where `batchSize` was said.
+    pub most: Option<usize>,
 }
 
 asked! {
@@ -54,7 +56,7 @@ asked! {
         topics: Vec<Selector> as List<Selector, 0, { limits::MAX_SELECTORS }>,
         /// Most events held without an ack; 100 if left out.
         max_in_flight: Option<usize> as Option<Number<1, MAX_IN_FLIGHT>>,
-        /// How many events are read at a time.
+        /// How many events are read at a time, and the most that an EVENTS frame has.
         batch_size: Option<usize> as Option<Number<1, MAX_IN_FLIGHT>>,
         /// How long a delivery is leased; 30,000 if left out.
         ack_timeout: Option<Duration> as Option<Number<MIN_LEASE, MAX_LEASE>>,
@@ -85,8 +87,9 @@ impl<'a> Members<'a> for Subscribe<'a> {
     fn read(split: &mut FrameFields<'a>) -> Result<Self, Invalid> {
         let OnWire { topic, group, opts } = OnWire::read(split)?;
         let selector = Selector::parse(&topic)?;
+        let most = opts.batch_size;
         let (options, batch) = opts.checked().map_err(|refused| refused.within("opts."))?;
-        Ok(Self { topic, selector, group, options, batch })
+        Ok(Self { topic, selector, group, options, batch, most })
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn events(
     if !caller.identity.policy.allows_selector(Action::Subscribe, &selector, None) {
         return Err(Rejection::forbidden(Action::Subscribe, selector.as_str()));
     }
-    let from = query.from(From::Latest)?;
+    let from = query.from(From::Latest, "snapshot")?;
     let mut first = b"retry: 1000\n: promethean\n\n".to_vec();
     let inbox = Inbox::new();
     let last =

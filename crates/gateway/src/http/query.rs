@@ -123,17 +123,21 @@ impl Query {
         }
     }
 
-    /// `from`, `ts` and `afterId` together. Where `from` is left out, what is there says it, else `default`.
-    pub(crate) fn from(&self, default: From) -> Result<From, Rejection> {
+    /// `from`, `ts` and `afterId` together. Where `from` is left out, what is there says it, else `default`. `other` is the
+    /// word that the route takes besides: `snapshot`, or `seq`, which is looked at before ([`Query::seq`]).
+    pub(crate) fn from(&self, default: From, other: &str) -> Result<From, Rejection> {
         let (ts, after) = (self.number("ts")?.map(Millis), self.id("afterId")?);
         let required = |name: &str| Rejection::new(Code::BadRequest, format!("{name} required"));
         match self.one("from")? {
             Some("earliest") => Ok(From::Earliest),
             Some("latest") => Ok(From::Latest),
-            Some("snapshot") => Ok(From::Snapshot),
+            Some("snapshot") if other == "snapshot" => Ok(From::Snapshot),
             Some("ts") => ts.map(From::Ts).ok_or_else(|| required("ts")),
             Some("afterId") => after.map(From::AfterId).ok_or_else(|| required("afterId")),
-            Some(_) => Err(Rejection::new(Code::BadRequest, "from: must be earliest, latest, ts, afterId or snapshot")),
+            Some(_) => {
+                let words = format!("from: must be earliest, latest, ts, afterId or {other}");
+                Err(Rejection::new(Code::BadRequest, words))
+            }
             None => Ok(after.map(From::AfterId).or(ts.map(From::Ts)).unwrap_or(default)),
         }
     }
@@ -170,7 +174,7 @@ mod tests {
 
     #[test]
     fn from_needs_what_it_names() {
-        let from = |text: &str| Query::parse(text).from(From::Earliest);
+        let from = |text: &str| Query::parse(text).from(From::Earliest, "snapshot");
         assert_eq!((from(""), from("from=latest")), (Ok(From::Earliest), Ok(From::Latest)));
         assert_eq!((from("from=ts&ts=5"), from("ts=5")), (Ok(From::Ts(Millis(5))), Ok(From::Ts(Millis(5)))));
         assert_eq!(from("from=ts").expect_err("no ts").msg, "ts required");

@@ -22,7 +22,7 @@ pub(super) async fn replay(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     let limit = query.limit(DEFAULT, MOST)?;
     let mut next = match query.seq()? {
         Some(seq) => seq,
-        None => place(&hub, &topic, query.from(From::Earliest)?).await?.done + 1,
+        None => place(&hub, &topic, query.from(From::Earliest, "seq")?).await?.done + 1,
     };
     let store = hub.bus.store();
     let mut out = Vec::with_capacity(4 * 1024);

@@ -8,6 +8,17 @@ use super::context::{self, Context};
 use crate::args::At;
 use crate::exit::Failure;
 
+/// The remedy where a hub does not know who asks.
+pub(super) const GIVE_A_TOKEN: &str = "give a token with --token, PROMETHEAN_TOKEN or promethean context set";
+/// The remedy where a hub's certificate is none that this machine trusts.
+pub(super) const TRUST_IT: &str =
+    "for a private authority name its certificate's file in SSL_CERT_FILE, and the hub as its certificate does";
+
+/// Whether a connection failed for the hub's certificate, by what rustls says of it.
+pub(super) fn is_untrusted(reason: &str) -> bool {
+    reason.contains("invalid peer certificate")
+}
+
 /// What a command needs of a hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Port {

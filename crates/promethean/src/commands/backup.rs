@@ -10,7 +10,7 @@ use promethean_store::backup::{self, Totals};
 
 use super::address::Port;
 use super::fetch::{Answer, Peer};
-use super::{out, print};
+use super::{interrupt, out, print};
 use crate::args::{BackupArgs, RestoreArgs};
 use crate::exit::Failure;
 
@@ -43,12 +43,13 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<(), Failure> {
 /// Writes it to `partial`, reads it again, and gives it its name.
 fn write(answer: Answer, partial: &Path, path: &Path) -> Result<Totals, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("{} cannot be written: {error}", path.display()));
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(partial).map_err(failed)?;
+    let make = || OpenOptions::new().write(true).create(true).truncate(true).open(partial);
+    let mut file = interrupt::making(partial, make).map_err(failed)?;
     copy(answer, &mut |part| file.write_all(part).map_err(failed))?;
     file.sync_all().map_err(failed)?;
     let whole = File::open(partial).map_err(failed)?;
     let totals = backup::verify(BufReader::with_capacity(256 * 1024, whole)).map_err(Failure::failed)?;
-    std::fs::rename(partial, path).map_err(failed)?;
+    interrupt::settled(|| std::fs::rename(partial, path)).map_err(failed)?;
     Ok(totals)
 }
 
@@ -75,21 +76,32 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     };
     let bar = out::progress(None, "bytes");
     let input = BufReader::with_capacity(256 * 1024, bar.wrap_read(input));
+    let (dir, before) = (args.dir.clone(), names(&args.dir));
+    interrupt::leaving(move || left_behind(&dir, before));
     let totals = promethean_store::log::restore(input, &args.dir);
+    interrupt::settled(|| ());
     bar.finish_and_clear();
-    let totals = totals.map_err(|error| {
-        let left = if args.dir.exists() {
-            format!("; delete {} before another try", args.dir.display())
-        } else {
-            String::new()
-        };
-        Failure::failed(format!("{error}{left}"))
-    })?;
+    let totals = totals.map_err(|error| Failure::failed(format!("{error}{}", left_behind(&args.dir, before))))?;
     told(&totals, args.json, &format!("in {}", args.dir.display()))?;
     if !args.json {
         out::hint(&format!("promethean serve --data-dir {}", args.dir.display()));
     }
     Ok(())
+}
+
+/// How many names a directory has; none where there is no directory.
+fn names(dir: &Path) -> Option<usize> {
+    std::fs::read_dir(dir).ok().map(Iterator::count)
+}
+
+/// What has to go before another try: only what this restore made, where the directory had `before` names.
+fn left_behind(dir: &Path, before: Option<usize>) -> String {
+    let now = names(dir).unwrap_or(0);
+    match before {
+        None if now > 0 => format!("; delete {} before another try", dir.display()),
+        Some(0) if now > 0 => format!("; delete what is in {} now before another try", dir.display()),
+        _ => String::new(),
+    }
 }
 
 fn told(totals: &Totals, json: bool, place: &str) -> Result<(), Failure> {

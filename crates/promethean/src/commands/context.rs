@@ -102,6 +102,9 @@ pub(crate) fn run(command: ContextCommand) -> Result<(), Failure> {
     match command {
         ContextCommand::List { json } => return list(&contexts, json),
         ContextCommand::Show { json, at } => return show(&at, json),
+        ContextCommand::Set { name, .. } if name.trim().is_empty() => {
+            return Err(Failure::usage("NAME: a context needs a name"));
+        }
         ContextCommand::Set { name, server, token } => {
             let known = contexts.contexts.get(&name).cloned();
             let server = server.or_else(|| known.as_ref().map(|known| known.server.clone()));

@@ -109,8 +109,16 @@ impl Peer {
         let mut stream = BufReader::with_capacity(64 * 1024, stream);
         let (status, headers) = read_head(&mut stream).map_err(unreachable)?;
         let chunked = find(&headers, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
-        let body: Box<dyn Read> =
-            if chunked { Box::new(Chunked { stream, left: 0, ended: false }) } else { Box::new(stream) };
+        let length = find(&headers, "content-length").map(str::parse);
+        let body: Box<dyn Read> = match length {
+            _ if chunked => Box::new(Chunked { stream, left: 0, ended: false }),
+            Some(Ok(left)) => Box::new(Measured { stream, left }),
+            Some(Err(_)) => {
+                let error = io::Error::new(ErrorKind::InvalidData, "a content-length that is no number");
+                return Err(unreachable(error));
+            }
+            None => Box::new(stream),
+        };
         Ok(Answer { status, headers, body, server: server.clone() })
     }
 }
@@ -130,9 +138,9 @@ impl Answer {
         let (status, server) = (self.status, self.server.clone());
         let said = self.said();
         let remedy = match status {
-            401 => "; give a token with --token, PROMETHEAN_TOKEN or promethean context set",
-            426 => "; name the hub's ops address (8082), which answers everything",
-            _ => "",
+            401 => format!("; {}", address::GIVE_A_TOKEN),
+            426 => "; name the hub's ops address (8082), which answers everything".to_owned(),
+            _ => String::new(),
         };
         Err(Failure::new(exit, format!("{server} answered {status}: {said}{remedy}")))
     }
@@ -158,9 +166,11 @@ impl Answer {
     /// The body, whole.
     pub(super) fn text(self) -> Result<String, Failure> {
         let mut text = String::new();
-        let read = self.body.take(MAX_WHOLE).read_to_string(&mut text);
-        read.map_err(|error| failed(&self.server, &error))?;
-        Ok(text)
+        let read = self.body.take(MAX_WHOLE + 1).read_to_string(&mut text);
+        match read.map_err(|error| failed(&self.server, &error))? as u64 {
+            0..=MAX_WHOLE => Ok(text),
+            _ => Err(Failure::failed(format!("{}: the answer has more than {MAX_WHOLE} bytes", self.server))),
+        }
     }
 
     /// The next bytes of the body; none at its end.
@@ -178,6 +188,9 @@ fn failed(server: &str, error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
             Failure::new(Exit::Timeout, format!("{server}: no answer in time"))
+        }
+        _ if address::is_untrusted(&error.to_string()) => {
+            Failure::new(Exit::Unreachable, format!("{server}: {error}; {}", address::TRUST_IT))
         }
         _ => {
             Failure::new(Exit::Unreachable, format!("{server}: {error}; is the hub running there? (promethean health)"))
@@ -272,11 +285,36 @@ impl<R: BufRead> Read for Chunked<R> {
         let room = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let count = self.stream.read(buffer.get_mut(..room).unwrap_or_default())?;
         if count == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
+            return Err(cut_off());
         }
         self.left -= count as u64;
         Ok(count)
     }
+}
+
+/// A body whose length was said. One that ends before is an error: half a list must not look like a whole one.
+struct Measured<R> {
+    stream: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Measured<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let room = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if room == 0 {
+            return Ok(0);
+        }
+        let count = self.stream.read(buffer.get_mut(..room).unwrap_or_default())?;
+        if count == 0 {
+            return Err(cut_off());
+        }
+        self.left -= count as u64;
+        Ok(count)
+    }
+}
+
+fn cut_off() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the answer was cut off")
 }
 
 /// What may stand in a query as it is; the rest in percent.
@@ -303,6 +341,19 @@ mod tests {
             let mut body = Chunked { stream: &whole[..cut], left: 0, ended: false };
             assert!(body.read_to_string(&mut text).is_err(), "cut at {cut}: {text:?}");
         }
+    }
+
+    #[test]
+    fn a_body_that_is_shorter_than_was_said_is_an_error_and_a_longer_one_ends_where_it_was_said() {
+        let read = |left| {
+            let mut text = String::new();
+            Measured { stream: &b"hello"[..], left }.read_to_string(&mut text).map(|_| text)
+        };
+        assert_eq!(
+            (read(5).expect("whole"), read(4).expect("whole"), read(0).expect("empty")),
+            ("hello".into(), "hell".into(), String::new())
+        );
+        assert_eq!(read(6).expect_err("cut").kind(), ErrorKind::UnexpectedEof);
     }
 
     #[test]

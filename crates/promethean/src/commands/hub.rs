@@ -24,8 +24,10 @@ pub(super) fn run_to_its_end<T>(command: impl Future<Output = Result<T, Failure>
 /// `command`, or exit code 130 when it is interrupted.
 pub(super) async fn unless_interrupted<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::select! {
-        done = command => done,
+        // In this order: a signal counts from before the first step.
+        biased;
         _ = tokio::signal::ctrl_c() => Err(Failure::new(Exit::Interrupted, "interrupted")),
+        done = command => done,
     }
 }
 
@@ -50,7 +52,12 @@ pub(super) fn failure(error: Error) -> Failure {
             _ => Exit::Failed,
         },
     };
-    Failure::new(exit, error)
+    let remedy = match &error {
+        Error::Connect { reason, .. } if address::is_untrusted(reason) => address::TRUST_IT,
+        _ if error.is_denied() && error.code() != Some(Code::Forbidden) => address::GIVE_A_TOKEN,
+        _ => return Failure::new(exit, error),
+    };
+    Failure::new(exit, format!("{error}; {remedy}"))
 }
 
 /// A place in a topic.

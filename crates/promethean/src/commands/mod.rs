@@ -15,6 +15,8 @@ mod group;
 mod health;
 mod hub;
 mod import;
+mod interrupt;
+mod logging;
 mod man;
 #[cfg(feature = "mongo")]
 mod migrate;
@@ -35,10 +37,15 @@ use crate::args::{Args, Command, ConfigArgs};
 use crate::config::{Config, ConfigError, File, Layers};
 use crate::exit::Failure;
 
-pub(crate) use out::{on_stderr, say, stderr_is_coloured};
+pub(crate) use out::{failure as show, stderr_is_coloured};
 
 /// Does what was asked for.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    use Command::{Demo, Import, Outbox, Publish, Serve, Sub, Tail};
+    // These look after signals themselves.
+    if !matches!(args.command, Serve(_) | Demo(_) | Publish(_) | Sub(_) | Tail(_) | Import(_) | Outbox(_)) {
+        interrupt::watch()?;
+    }
     match args.command {
         Command::Serve(config) => serve::run(&load(&config)?.0, false),
         Command::Demo(config) => demo::run(&config),

@@ -26,7 +26,7 @@ pub(crate) fn stderr_is_coloured() -> bool {
 }
 
 /// Text in an ANSI style, where standard error is coloured.
-pub(crate) fn on_stderr(style: &str, text: &str) -> String {
+fn on_stderr(style: &str, text: &str) -> String {
     painted(stderr_is_coloured(), style, text)
 }
 
@@ -35,8 +35,20 @@ fn painted(coloured: bool, style: &str, text: &str) -> String {
 }
 
 /// A line on standard error. Where it cannot be written, the exit code still tells.
-pub(crate) fn say(text: &str) {
+fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Why a command did not work.
+pub(crate) fn failure(failure: &Failure) {
+    say(&format!("{} {failure}", on_stderr("31", "promethean:")));
+}
+
+/// Wipes out the bar that somebody else draws, where the process ends in the middle of it.
+pub(super) fn clear_bar() {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
 }
 
 /// Says on standard error that something is done.

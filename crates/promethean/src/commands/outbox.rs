@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::hub;
 use super::out::{self, Table};
+use super::{hub, logging};
 use crate::args::{DrainArgs, OutboxAt, OutboxCommand};
-use crate::config::duration;
+use crate::config::{LogFormat, duration};
 use crate::exit::{Exit, Failure};
 use crate::outbox::{OutboxConfig, Place};
 
@@ -108,8 +108,7 @@ fn drained(args: &DrainArgs) -> Result<(), Failure> {
         max_attempts: args.max_attempts.max(1),
         keep_sent: time("--keep-sent", &args.keep_sent)?,
     };
-    let filter = EnvFilter::new("warn,promethean_outbox=info");
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    logging::start(EnvFilter::new("warn,promethean_outbox=info"), LogFormat::Text, false);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(Failure::failed)?;
     let ended = runtime.block_on(until_ended(args, &config));

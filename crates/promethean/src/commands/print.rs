@@ -1,5 +1,7 @@
 //! Events on standard output: a line for people, or a line of JSON.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use promethean_client::Received;
@@ -21,10 +23,28 @@ pub(super) fn line(out: &mut impl Write, event: &Received, raw: &str, as_json: b
         let key = event.key.as_deref().map_or_else(String::new, |key| format!(" [{key}]"));
         let key = super::out::plain(&key);
         let _ = write!(line, "{} {}#{}{key} ", time(event.ts.0), event.topic, event.seq);
-        json::write_line(&mut line, event.payload.get().as_bytes());
+        json::write_line(&mut line, harmless(event.payload.get()).as_bytes());
     }
     line.push(b'\n');
     out.write_all(&line).and_then(|()| out.flush())
+}
+
+/// A payload without the control characters that JSON lets stand in a string as they are (DEL, and those of 0x80 to 0x9f,
+/// some of which drive a terminal): written as JSON's escapes they mean the same.
+fn harmless(payload: &str) -> Cow<'_, str> {
+    let drives = |c: char| c.is_control() && !c.is_ascii_whitespace();
+    if !payload.contains(drives) {
+        return Cow::Borrowed(payload);
+    }
+    let mut text = String::with_capacity(payload.len() + 16);
+    for c in payload.chars() {
+        if drives(c) {
+            let _ = write!(text, "\\u{:04x}", u32::from(c));
+        } else {
+            text.push(c);
+        }
+    }
+    Cow::Owned(text)
 }
 
 /// A reader that went away (`| head`) is the end, not a failure worth a message.
@@ -66,6 +86,22 @@ mod tests {
         ] {
             assert_eq!(time(millis), shown);
         }
+    }
+
+    #[test]
+    fn a_payload_does_not_drive_the_terminal_and_means_the_same() {
+        let payload = "{\t\"a\": \"\u{9b}31m \u{7f} \u{e9}\"}";
+        let shown = harmless(payload);
+        assert_eq!(shown, "{\t\"a\": \"\\u009b31m \\u007f \u{e9}\"}");
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(value(&shown), value(payload));
+        let raw = r#"{"id":"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d","seq":3,"ts":0,"topic":"a","payload":PAYLOAD}"#;
+        let raw = raw.replace("PAYLOAD", payload);
+        let received = serde_json::from_str(&raw).expect("an event");
+        let mut out = Vec::new();
+        event(&mut out, &received, &raw, false).expect("written");
+        let text = String::from_utf8(out).expect("text");
+        assert!(!text.contains(['\u{9b}', '\u{7f}']), "{text:?}");
     }
 
     #[test]

@@ -17,10 +17,11 @@ use promethean_store::Store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use super::logging;
 use crate::allocator::keep_memory;
 use crate::bound::Bound;
 use crate::compose::{self, Opened};
-use crate::config::{Config, LogFormat};
+use crate::config::Config;
 use crate::exit::{Exit, Failure};
 use crate::notify::Notify;
 use crate::outbox;
@@ -214,14 +215,7 @@ impl Signals {
 fn start_logging(config: &Config) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(&config.log)
         .map_err(|error| Failure::usage(format!("log: {error}; write info, debug or info,promethean_bus=debug")))?;
-    // A line that cannot be written (the disk is full, the pipe's reader is gone) is lost, and nothing else: said with
-    // `eprintln!`, as the subscriber would, that would be a panic of whoever wanted to log.
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
-    match config.log_format {
-        LogFormat::Text => builder.with_ansi(super::stderr_is_coloured()).init(),
-        LogFormat::Json => builder.json().init(),
-    }
+    logging::start(filter, config.log_format, super::stderr_is_coloured());
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `promethean token`: a JWT for development, in the hub's own words.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jsonwebtoken::{EncodingKey, Header};
 use promethean_event::Millis;
@@ -20,6 +21,9 @@ pub(crate) fn run(args: TokenArgs) -> Result<(), Failure> {
     let secret = args.secret.or_else(|| configured("jwt_secret")).filter(|secret| !secret.is_empty());
     let secret = secret.ok_or_else(|| Failure::usage("no secret to sign with: set JWT_SECRET or give --secret"))?;
     let ttl = duration(&args.ttl).map_err(|reason| Failure::usage(format!("--ttl: {reason}")))?;
+    if ttl < Duration::from_secs(1) {
+        return Err(Failure::usage("--ttl: such a token has expired already; give it a second at least"));
+    }
 
     let now = Millis::now();
     let mut claims = Map::new();

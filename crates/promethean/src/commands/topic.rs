@@ -211,44 +211,43 @@ fn latest(args: &LatestArgs) -> Result<(), Failure> {
     let answer = peer.get("/latest-by-key", &query)?;
     let complete = answer.header("x-promethean-complete") != Some("false");
     let text = answer.text()?;
-    if args.json {
-        out::line(&text)?;
-    } else {
-        show(&peer, args, &text)?;
-    }
-    if !complete {
-        out::done("some of the topic's past was removed by retention or compaction: older states may be missing");
-    }
-    Ok(())
-}
-
-fn show(peer: &Peer, args: &LatestArgs, text: &str) -> Result<(), Failure> {
-    let (entries, next): (BTreeMap<String, Option<Box<RawValue>>>, _) = match args.key.as_slice() {
-        [] => {
-            let page: Page = peer.parse(text)?;
-            (page.entries.into_iter().map(|(key, event)| (key, Some(event))).collect(), page.next)
-        }
-        [key] => (BTreeMap::from([(key.clone(), peer.parse(text)?)]), None),
-        _ => (peer.parse(text)?, None),
-    };
+    let (entries, next) = entries(&peer, args, &text)?;
     let mut missing = Vec::new();
     for (key, event) in &entries {
         match event {
             None => missing.push(out::plain(key)),
+            Some(_) if args.json => {}
             Some(raw) => {
                 let event: Received = peer.parse(raw.get())?;
                 print::event(&mut std::io::stdout().lock(), &event, raw.get(), false)?;
             }
         }
     }
-    if let Some(next) = next {
+    if args.json {
+        out::report(&text)?;
+    } else if let Some(next) = next {
         out::done(&format!("there is more: --after {next:?}"));
     }
-    match missing.len() {
-        0 => Ok(()),
-        _ => {
-            Err(Failure::new(Exit::NotFound, format!("no event of {} with the key {}", args.topic, missing.join(", "))))
+    if !complete {
+        out::done("some of the topic's past was removed by retention or compaction: older states may be missing");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::NotFound, format!("no event of {} with the key {}", args.topic, missing.join(", "))))
+}
+
+/// The states by key, none where a key that was asked for has none; and the key where the next page begins.
+type Entries = (BTreeMap<String, Option<Box<RawValue>>>, Option<String>);
+
+fn entries(peer: &Peer, args: &LatestArgs, text: &str) -> Result<Entries, Failure> {
+    match args.key.as_slice() {
+        [] => {
+            let page: Page = peer.parse(text)?;
+            Ok((page.entries.into_iter().map(|(key, event)| (key, Some(event))).collect(), page.next))
         }
+        [key] => Ok((BTreeMap::from([(key.clone(), peer.parse(text)?)]), None)),
+        _ => Ok((peer.parse(text)?, None)),
     }
 }
 

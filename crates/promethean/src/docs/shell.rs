@@ -16,8 +16,7 @@ const OTHERS: &str = "cat cd chmod chown cp docker echo export gh git grep head 
     wait zstd";
 
 /// Variables of the command line that are no settings.
-const VARIABLES: &str =
-    "PROMETHEAN_URL PROMETHEAN_SERVER PROMETHEAN_HTTP PROMETHEAN_OPS PROMETHEAN_TOKEN NO_COLOR SSL_CERT_FILE";
+const VARIABLES: &str = "PROMETHEAN_URL PROMETHEAN_SERVER PROMETHEAN_HTTP PROMETHEAN_OPS PROMETHEAN_CONTEXT PROMETHEAN_TOKEN NO_COLOR SSL_CERT_FILE";
 
 /// A script is right.
 pub(super) fn script(text: &str) -> Result<(), String> {

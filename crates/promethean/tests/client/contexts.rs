@@ -67,3 +67,16 @@ fn a_saved_context_is_used_until_something_nearer_says_otherwise() {
     assert_eq!(broken.status.code(), Some(2));
     assert!(text(&broken.stderr).contains("contexts.toml"), "{}", text(&broken.stderr));
 }
+
+#[test]
+fn a_context_has_a_name() {
+    let home = tempfile::tempdir().expect("a directory");
+    for name in ["", " "] {
+        let refused = run(home.path(), &[], &["context", "set", name, "--server", "http://127.0.0.1:1"]);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+        assert!(text(&refused.stderr).contains("NAME"), "{}", text(&refused.stderr));
+        assert_eq!(run(home.path(), &[], &["context", "use", name]).status.code(), Some(5));
+    }
+    let listed = run(home.path(), &[], &["context", "list", "--json"]);
+    assert_eq!(text(&listed.stdout), "{\"contexts\":[]}\n");
+}

@@ -3,13 +3,19 @@
 mod contexts;
 mod copies;
 mod exits;
+mod interrupts;
 mod operate;
+mod publish;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A hub on free ports, gone with the test.
 struct Hub {
@@ -97,6 +103,34 @@ fn binary(variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_promethean"));
     command.env_clear().envs(variables.iter().copied()).current_dir(std::env::temp_dir());
     command
+}
+
+/// The exit code of a command that ends by itself, or by now.
+fn ended(mut child: Child) -> Option<i32> {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    panic!("it did not end");
+}
+
+/// Waits until a command hears SIGINT.
+fn catches_interrupts(child: &Child) {
+    let start = Instant::now();
+    let caught = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default().trim().to_owned();
+        u64::from_str_radix(&mask, 16).is_ok_and(|mask| mask & 0b10 != 0)
+    };
+    while !caught() {
+        assert!(start.elapsed() < PATIENCE, "SIGINT is not caught");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn json_lines(text: &str) -> Vec<Value> {

@@ -154,7 +154,7 @@ pub enum OpenError {
         what: String,
     },
     /// The directory that a restore or a salvage is to make is there already.
-    #[error("{dir} is not empty (it has {found:?}); name a directory that is not there yet, or an empty one")]
+    #[error("{dir} is not empty (it has {found:?}); name a directory that is empty or does not exist")]
     NotEmpty {
         /// The directory.
         dir: PathBuf,

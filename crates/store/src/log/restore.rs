@@ -16,7 +16,8 @@ use super::{rebuild, recovery};
 use crate::GroupState;
 use crate::backup::{Reader, Record, TopicHead, Totals, Unreadable};
 
-/// Why a backup was not restored. The directory is not one that a hub opens then; delete it.
+/// Why a backup was not restored. The directory is not one that a hub opens then; delete it, unless it was not empty
+/// before ([`OpenError::NotEmpty`]): then nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The backup.

@@ -45,7 +45,7 @@ impl<'h> Core<'h> {
 
     pub(super) fn begin_subscribe(&mut self, subscribe: Subscribe<'_>, corr: Option<Corr>) {
         let Some(identity) = &self.identity else { return };
-        let Subscribe { topic, selector, group, options, batch } = subscribe;
+        let Subscribe { topic, selector, group, options, batch, most } = subscribe;
         let mut selectors = vec![selector.clone()];
         selectors.extend(options.topics.iter().filter(|one| **one != selector).cloned());
         if let Some(forbidden) = first_forbidden(&identity.policy, &selectors, group.as_ref()) {
@@ -55,7 +55,14 @@ impl<'h> Core<'h> {
         let patterns = selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_)));
         let gate = patterns.then(|| self.gate(group.clone()));
         let max_in_flight = options.max_in_flight;
-        let about = About { topic: topic.into(), group: group.clone(), selectors, batch, max_in_flight };
+        let about = About {
+            topic: topic.into(),
+            group: group.clone(),
+            selectors,
+            batch,
+            most: most.unwrap_or(usize::MAX),
+            max_in_flight,
+        };
         let request = Request { topic: selector, group, options, gate, relayed: identity.relay.clone() };
         let (bus, inbox) = (&self.hub.bus, self.inbox.clone());
         self.joining = true;

@@ -125,7 +125,7 @@ fn write_all(outbox: &mut Outbox, subscription: &Subscription, given: &[Given], 
         outbox.text(|out| {
             let start = out.len();
             write::begin_events(out, &subscription.head);
-            for one in rest.by_ref() {
+            for one in rest.by_ref().take(subscription.about.most) {
                 write::next_event(out, &one.event, context(one, now));
                 if out.len() - start >= FRAME {
                     break;

@@ -44,6 +44,8 @@ pub(super) struct About {
     pub(super) selectors: Vec<Selector>,
     /// Deliveries come as `EVENTS`.
     pub(super) batch: bool,
+    /// Most events of an `EVENTS` frame: the `batchSize` that was said.
+    pub(super) most: usize,
     pub(super) max_in_flight: usize,
 }
 

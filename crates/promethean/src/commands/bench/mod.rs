@@ -103,7 +103,7 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
 fn publish(plan: &Plan) -> Result<Report, Failure> {
     let counts = Arc::new(Counts::default());
     let started = Instant::now();
-    watch(plan, &counts, |counts| counts.published.load(Relaxed), || publishers(plan, &counts, started))?;
+    watch(plan, 1, &counts, |counts| counts.published.load(Relaxed), || publishers(plan, &counts, started))?;
     Ok(report("publish", counts.published.load(Relaxed), started.elapsed(), None))
 }
 
@@ -113,7 +113,7 @@ fn subscribe(plan: &Plan) -> Result<Report, Failure> {
     publishers(plan, &counts, Instant::now())?;
     let started = Instant::now();
     let consume = || consumers(plan, &counts, started, &Barrier::new(plan.groups)).map(drop);
-    watch(plan, &counts, |counts| counts.acked.load(Relaxed), consume)?;
+    watch(plan, plan.groups, &counts, |counts| counts.acked.load(Relaxed), consume)?;
     Ok(report("subscribe", counts.acked.load(Relaxed), started.elapsed(), None))
 }
 
@@ -135,7 +135,7 @@ fn end_to_end(plan: &Plan, mode: &'static str) -> Result<Report, Failure> {
             Ok(())
         })
     };
-    watch(plan, &counts, |counts| counts.acked.load(Relaxed), work)?;
+    watch(plan, plan.groups, &counts, |counts| counts.acked.load(Relaxed), work)?;
     Ok(report(mode, counts.acked.load(Relaxed), elapsed, latencies.as_ref()))
 }
 
@@ -182,14 +182,15 @@ fn joined<T>(plan: &Plan, result: std::thread::Result<std::io::Result<T>>) -> Re
     })
 }
 
-/// Runs `work` with a progress bar on a terminal.
+/// Runs `work` with a progress bar on a terminal, which counts every event so many `times`.
 fn watch(
     plan: &Plan,
+    times: usize,
     counts: &Arc<Counts>,
     done: fn(&Counts) -> u64,
     work: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let length = plan.duration.is_none().then_some(plan.events * plan.groups as u64);
+    let length = plan.duration.is_none().then_some(plan.events * times as u64);
     let bar = out::progress(length, "events");
     let (shown, counts) = (bar.clone(), Arc::clone(counts));
     let ticker = std::thread::spawn(move || {
