@@ -3,7 +3,7 @@
 //! A batch goes out in waves ([`crate::plan::waves`]): the topics of a wave at once, the frames of a topic one after
 //! another. A frame is all or none. One that the hub refuses because of one of its rows is halved until that row is
 //! alone, so that it takes no other with it; so is one that is over the hub's `max_frame_bytes`, which the client tells
-//! from the way the hub hangs up. While the hub is away the client waits for it, and so does this.
+//! from the way the hub hangs up, and one with more events than the topic's quota ever lets through at once. While the hub is away the client waits for it, and so does this.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -19,6 +19,8 @@ use crate::{Answer, Answers, Publisher};
 /// Most bytes of events in a frame that has more than one: well below any `max_frame_bytes` that an operator is likely
 /// to set.
 const FRAME_BYTES: usize = 256 * 1024;
+/// What the hub says with `rate_limited` where waiting does not help: a quota's bucket never holds that many.
+const TOO_MANY: &str = "send smaller batches";
 /// What the id, the time and the names of an event's fields take in a frame.
 const NAMES_BYTES: usize = 200;
 
@@ -72,17 +74,21 @@ impl ClientPublisher {
             if of.is_empty() {
                 continue;
             }
+            let mut too_many = false;
             let answer = match self.send(topic, &of).await {
                 Ok(()) => Answer::Stored,
                 Err(Error::Closed) => Answer::Closed("the client was closed".to_owned()),
                 Err(Error::Refused { code, message, retry_after }) => match Code::parse(&code) {
                     None => Answer::Failed(format!("{code}: {message}")),
-                    known => Answer::refusal(known, message, retry_after),
+                    known => {
+                        too_many = known == Some(Code::RateLimited) && message.contains(TOO_MANY);
+                        Answer::refusal(known, message, retry_after)
+                    }
                 },
                 Err(Error::Invalid(invalid)) => invalid.into(),
                 Err(lost) => Answer::Unavailable { reason: lost.to_string(), retry_after: None },
             };
-            if matches!(answer, Answer::Refused(_)) && rows.len() > 1 {
+            if rows.len() > 1 && (too_many || matches!(answer, Answer::Refused(_))) {
                 let second = rows.split_off(rows.len() / 2);
                 frames.push_front(second);
                 frames.push_front(rows);

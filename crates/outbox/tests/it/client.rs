@@ -1,12 +1,13 @@
 //! A drainer over WebSocket into a real hub whose limits are small.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use promethean_bus::{Bus, BusOptions};
 use promethean_client::Client;
 use promethean_gateway::auth::{AuthConfig, Authenticator};
-use promethean_gateway::limits::Quotas;
+use promethean_gateway::limits::{Quotas, Rate};
 use promethean_gateway::listener::{Intake, Listener};
 use promethean_gateway::{EdgeConfig, Hub, ws};
 use promethean_outbox::{ClientPublisher, List, NewRow, Settings, Snapshot, Status, drain};
@@ -100,4 +101,19 @@ async fn a_row_over_the_default_limits_goes_to_a_hub_that_takes_it() {
     let done = drained(&fixture, client).await;
     assert_eq!((done.sent, done.parked), (1, 0));
     assert_eq!(log.events("t").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_batch_that_is_more_than_a_topic_takes_at_once_is_sent_in_smaller_ones() {
+    let some = |number| NonZeroU32::new(number).expect("not 0");
+    let quotas = Quotas::new(None, Some(Rate { per_second: some(400), burst: some(40) }));
+    let (log, client) = hub(EdgeConfig::default(), EdgeConfig::default().max_event_bytes, quotas).await;
+    let fixture = Sqlite::new();
+    let mut rows: Vec<NewRow> = (0..200).map(|n| numbered("t", Some("k"), n)).collect();
+    rows.extend((0..5).map(|n| numbered("other", None, n)));
+    fixture.add(&rows).await;
+    let done = drained(&fixture, client).await;
+    assert_eq!((done.sent, done.parked, done.errors), (205, 0, 0));
+    assert_eq!(by_key(&log.events("t").await)["k"], (0..200).collect::<Vec<_>>(), "in order");
+    assert_eq!(log.events("other").await.len(), 5);
 }
