@@ -153,8 +153,29 @@ impl Statements {
             connection.execute_batch(&create(table)).map_err(|error| {
                 Error::Schema(format!("cannot make the table {table}: {error}; make it by hand:\n{}", create(table)))
             })?;
+            self.unique(connection)?;
         }
         Ok(())
+    }
+
+    /// Marks go by the id: where two rows have the same one, what is said of one would be said of both.
+    fn unique(&self, connection: &Connection) -> Result<()> {
+        let table = &self.table;
+        let is_unique = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) AS i WHERE i.\"unique\" AND NOT i.partial \
+                         AND (SELECT group_concat(name) FROM pragma_index_info(i.name)) = 'id')";
+        let is_unique = || connection.query_row(is_unique, [table], |row| row.get::<_, bool>(0));
+        if is_unique()? {
+            return Ok(());
+        }
+        let make = format!("CREATE UNIQUE INDEX {table}_id ON {table} (id)");
+        match connection.execute_batch(&make) {
+            // Made meanwhile by another is as good.
+            Err(error) if !is_unique()? => Err(Error::Schema(format!(
+                "the ids of {table} have to be unique, and cannot be made so: {error}; give each row an id of its own \
+                 (SELECT id FROM {table} GROUP BY id HAVING count(*) > 1), then:\n{make}"
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 

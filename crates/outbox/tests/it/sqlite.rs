@@ -241,3 +241,28 @@ async fn an_idle_drainer_asks_at_most_four_times_a_second() {
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     assert_eq!(drainer.stop().await.sent, 1);
 }
+#[tokio::test]
+async fn ids_that_are_not_unique_are_made_so_or_named() {
+    let sqlite = Sqlite::new();
+    let connection = connect(&sqlite.path());
+    let made: String = connection
+        .query_row("SELECT sql FROM sqlite_master WHERE name = 'outbox'", (), |row| row.get(0))
+        .expect("the table");
+    let plain = made.replace("CREATE TABLE outbox", "CREATE TABLE plain").replace("NOT NULL UNIQUE", "NOT NULL");
+    connection.execute_batch(&plain).expect("made");
+    let insert = "INSERT INTO plain (id, topic, payload) VALUES ('0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d', ?1, '1')";
+    connection.execute(insert, ["a"]).expect("inserted");
+    connection.execute(insert, ["b"]).expect("inserted twice");
+    let open = || SqliteOutbox::open_existing(sqlite.path(), "plain", Schema::Create);
+    let refused = open().expect_err("refused").to_string();
+    assert!(refused.contains("UNIQUE") && refused.contains("CREATE UNIQUE INDEX plain_id ON plain (id)"), "{refused}");
+    connection.execute("DELETE FROM plain WHERE topic = 'b'", ()).expect("deleted");
+    for _ in 0..2 {
+        open().expect("made unique");
+    }
+    connection.execute(insert, ["c"]).expect_err("an id is there once");
+    // One that is unique already gets no second index.
+    let own = "SELECT count(*) FROM sqlite_master WHERE name = 'outbox_id'";
+    assert_eq!(connection.query_row(own, (), |row| row.get::<_, u32>(0)).expect("counted"), 0);
+}
+
