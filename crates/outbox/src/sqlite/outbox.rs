@@ -5,13 +5,14 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use promethean_event::{EventId, Millis};
 use rusqlite::{Connection, Transaction, TransactionBehavior, named_params};
 use tokio::sync::Notify;
 
-use super::connection::Own;
+use super::connection::{Own, writable};
 use super::row;
 use super::schema::Statements;
 use crate::{Claim, Failed, List, NewRow, Next, OutboxStore, Pending, Result, Row, Schema, Stats, Status, Which};
@@ -39,6 +40,8 @@ pub struct SqliteOutbox {
     own: Own,
     sql: Arc<Statements>,
     added: Arc<Notify>,
+    /// Rows that a claim has parked and nobody has asked about yet.
+    parked: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for SqliteOutbox {
@@ -75,8 +78,13 @@ impl SqliteOutbox {
 
     fn over(own: Own, table: &str, schema: Schema) -> Result<Self> {
         let sql = Statements::new(crate::error::name(table)?);
-        own.now(|connection| sql.prepare(connection, schema))?;
-        Ok(Self { own, sql: Arc::new(sql), added: Arc::default() })
+        own.now(|connection| {
+            if schema == Schema::Create {
+                writable(connection)?;
+            }
+            sql.prepare(connection, schema)
+        })?;
+        Ok(Self { own, sql: Arc::new(sql), added: Arc::default(), parked: Arc::default() })
     }
 
     /// Adds a row in the caller's transaction: the event is published if that commits, and only then. Returns the
@@ -259,6 +267,7 @@ impl OutboxStore for SqliteOutbox {
         };
         let wake = Arc::clone(&self.added);
         self.own.run(move |connection| {
+            writable(connection)?;
             let retried = connection.prepare_cached(&sql.retry)?.execute(named_params! {":ids": ids})? as u64;
             wake.notify_one();
             Ok(retried)

@@ -266,3 +266,11 @@ async fn ids_that_are_not_unique_are_made_so_or_named() {
     assert_eq!(connection.query_row(own, (), |row| row.get::<_, u32>(0)).expect("counted"), 0);
 }
 
+#[tokio::test]
+async fn a_database_that_may_not_be_written_is_named_with_the_remedy() {
+    let sqlite = Sqlite::new();
+    let read_only = || Connection::open_with_flags(sqlite.path(), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY);
+    let refused =
+        SqliteOutbox::with_connection(read_only().expect("opened"), "outbox").expect_err("refused").to_string();
+    assert!(refused.contains("app.db may not be written") && refused.contains("check"), "{refused}");
+}
