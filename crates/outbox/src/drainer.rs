@@ -235,6 +235,7 @@ impl Worker {
                 }
                 Ok(Turn::Closed(reason)) => {
                     tracing::error!(reason, "the outbox is no longer drained: the publisher has ended");
+                    let _ = self.read_stats().await;
                     return Some(reason);
                 }
                 Err(error) => {
@@ -300,7 +301,11 @@ impl Worker {
     async fn turn(&self, away: u32) -> Result<Turn> {
         let Settings { batch_rows, batch_bytes, lease, ref worker, ref policy, .. } = self.settings;
         let claim = Claim { rows: batch_rows.max(1), bytes: batch_bytes.max(1), lease, worker };
-        let rows = self.store.claim_batch(claim).await?;
+        let rows = self.store.claim_batch(claim).await;
+        let unreadable = self.store.take_parked();
+        self.shared.errors.fetch_add(unreadable, Relaxed);
+        self.shared.parked.fetch_add(unreadable, Relaxed);
+        let rows = rows?;
         if rows.is_empty() {
             return Ok(Turn::Idle);
         }

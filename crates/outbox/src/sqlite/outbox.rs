@@ -143,6 +143,7 @@ impl OutboxStore for SqliteOutbox {
     fn claim_batch<'a>(&'a self, claim: Claim<'a>) -> Pending<'a, Vec<Row>> {
         let (sql, worker) = (Arc::clone(&self.sql), claim.worker.to_owned());
         let Claim { rows, bytes, lease, .. } = claim;
+        let parked = Arc::clone(&self.parked);
         self.own.run(move |connection| {
             let now = Millis::now();
             let due: bool = connection
@@ -167,12 +168,16 @@ impl OutboxStore for SqliteOutbox {
                 let seqs: Vec<i64> = nameless.iter().map(|read| read.seq).collect();
                 tracing::warn!(seqs = ?seqs, reason, "rows of the outbox are parked");
                 let params = named_params! {":err": reason, ":seqs": row::list(&seqs)};
-                connection.prepare_cached(&sql.park)?.execute(params)?;
+                parked.fetch_add(connection.prepare_cached(&sql.park)?.execute(params)? as u64, Relaxed);
             }
             // The order of RETURNING is not promised.
             claimed.sort_unstable_by_key(|read| read.seq);
             Ok(claimed.into_iter().map(|read| read.row).collect())
         })
+    }
+
+    fn take_parked(&self) -> u64 {
+        self.parked.swap(0, Relaxed)
     }
 
     fn extend<'a>(&'a self, ids: &'a [String], worker: &'a str, lease: Duration) -> Pending<'a, ()> {

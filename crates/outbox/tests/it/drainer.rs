@@ -320,4 +320,8 @@ async fn a_publisher_that_ended_ends_the_drainer_and_gives_the_rows_back() {
     assert_eq!(drainer.ended().await.as_deref(), Some("token_expired: renew it"));
     let row = sqlite.store().list(List { status: None, limit: 1 }).await.expect("listed").remove(0);
     assert_eq!((row.status, row.attempts), (Status::Pending, 0));
+    let stats = drainer.snapshot().stats;
+    assert_eq!((stats.pending, stats.claimed), (1, 0), "the last numbers are those of the end");
+}
+
 }

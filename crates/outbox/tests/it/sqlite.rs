@@ -195,7 +195,10 @@ async fn a_row_whose_id_is_no_text_is_parked_and_published_never() {
     connection.execute(insert, [*b"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"]).expect("inserted");
     sqlite.add(&[numbered("t", Some("k"), 2)]).await;
     let log = Log::new();
-    assert_eq!(drain(sqlite.store(), log.publisher(), crate::fakes::quick()).ended().await, None);
+    let mut drainer = drain(sqlite.store(), log.publisher(), crate::fakes::quick());
+    assert_eq!(drainer.ended().await, None);
+    let done = drainer.snapshot();
+    assert_eq!((done.sent, done.parked, done.errors), (1, 2, 2), "they are counted");
     assert_eq!(log.events("t").await, [(Some("k".into()), "2".into())], "they hold nobody back");
     let parked = List { status: Some(Status::Error), limit: 10 };
     let parked = sqlite.store().list(parked).await.expect("listed");
