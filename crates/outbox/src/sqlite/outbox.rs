@@ -170,6 +170,13 @@ impl OutboxStore for SqliteOutbox {
                 let params = named_params! {":err": reason, ":seqs": row::list(&seqs)};
                 parked.fetch_add(connection.prepare_cached(&sql.park)?.execute(params)? as u64, Relaxed);
             }
+            let timeless: Vec<i64> = claimed.iter().filter(|read| !read.timed).map(|read| read.seq).collect();
+            if !timeless.is_empty() {
+                // A table that was made an outbox later: the time of the first claim is the event's, whenever it is sent.
+                let params = named_params! {":now": number(now), ":seqs": row::list(&timeless)};
+                connection.prepare_cached(&sql.date)?.execute(params)?;
+                claimed.iter_mut().filter(|read| !read.timed).for_each(|read| read.row.ts = now);
+            }
             // The order of RETURNING is not promised.
             claimed.sort_unstable_by_key(|read| read.seq);
             Ok(claimed.into_iter().map(|read| read.row).collect())

@@ -45,6 +45,7 @@ pub(super) struct Statements {
     pub(super) is_due: String,
     pub(super) claim: String,
     pub(super) park: String,
+    pub(super) date: String,
     pub(super) extend: String,
     pub(super) mark_sent: String,
     pub(super) mark_error: String,
@@ -87,6 +88,7 @@ impl Statements {
                 "UPDATE {table} SET status = 'error', last_err = :err, claimed_by = NULL, lease_until = NULL \
                  WHERE seq IN (SELECT value FROM json_each(:seqs))"
             ),
+            date: format!("UPDATE {table} SET ts = :now WHERE seq IN (SELECT value FROM json_each(:seqs))"),
             extend: format!(
                 "UPDATE {table} SET lease_until = :until \
                  WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'claimed' AND claimed_by = :worker"
@@ -112,8 +114,9 @@ impl Statements {
                 "SELECT (SELECT count(*) FROM {table} WHERE status = 'pending'),
                    (SELECT count(*) FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed'),
                    (SELECT count(*) FROM {table} WHERE status = 'error'),
-                   min((SELECT coalesce(min(added), 9e18) FROM
-                          (SELECT added FROM {table} WHERE status = 'pending' ORDER BY seq LIMIT 1)),
+                   min((SELECT coalesce(min(since), 9e18) FROM
+                          (SELECT coalesce(added, ts) AS since FROM {table} WHERE status = 'pending'
+                           ORDER BY seq LIMIT 1)),
                        (SELECT coalesce(min(added), 9e18) FROM {table}
                           WHERE lease_until IS NOT NULL AND status = 'claimed'))"
             ),
@@ -179,10 +182,11 @@ impl Statements {
     }
 }
 
-/// A column that is added later cannot have an expression as its default, nor be NOT NULL without one.
+/// A column that is added later cannot have an expression as its default, nor be NOT NULL without one: of rows that lack
+/// it nobody knows the time, and a constant would be a wrong one.
 fn addable(kind: &str) -> String {
     match kind.split_once(" NOT NULL DEFAULT (") {
-        Some((plain, _)) => format!("{plain} NOT NULL DEFAULT 0"),
+        Some((plain, _)) => plain.to_owned(),
         None if kind.contains("DEFAULT") => kind.to_owned(),
         None => kind.replace(" NOT NULL", ""),
     }

@@ -270,6 +270,37 @@ async fn ids_that_are_not_unique_are_made_so_or_named() {
 }
 
 #[tokio::test]
+async fn a_table_that_the_remedy_made_an_outbox_publishes_events_of_today() {
+    let sqlite = Sqlite::new();
+    let connection = connect(&sqlite.path());
+    let insert = |n: u32| {
+        let id = format!("0000000{n}-7d3b-7cc2-8b1a-3f0e2c9a4b5d");
+        connection.execute("INSERT INTO old (id, topic, payload) VALUES (?1, 't', ?2)", (id, n)).expect("inserted");
+    };
+    let old = "CREATE TABLE old (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, topic TEXT, payload TEXT)";
+    connection.execute_batch(old).expect("made");
+    insert(1);
+    let open = || SqliteOutbox::open_existing(sqlite.path(), "old", Schema::Create);
+    let refused = open().expect_err("refused").to_string();
+    connection.execute_batch(refused.split_once("lacks\n").expect("a remedy").1).expect("the remedy runs");
+    insert(2);
+    let store: Arc<dyn OutboxStore> = Arc::new(open().expect("now it is one"));
+    let waiting = store.stats().await.expect("counted");
+    assert_eq!((waiting.pending, waiting.oldest), (2, Some(Duration::ZERO)), "nobody knows how long");
+    let (before, log) = (promethean_event::Millis::now(), Log::new());
+    assert_eq!(drain(Arc::clone(&store), log.publisher(), crate::fakes::quick()).ended().await, None);
+    let topic = promethean_event::Topic::parse("t").expect("a topic");
+    let max = promethean_store::ReadMax { events: 10, bytes: usize::MAX };
+    let events = log.bus.store().read(&topic, 1, max).await.expect("read");
+    assert_eq!(events.len(), 2);
+    assert!(events.iter().all(|event| event.ts >= before), "{events:?}");
+    // The row has that time too, and so stays as long as others do and no longer.
+    assert_eq!(store.purge_sent(Duration::from_secs(60), 10).await.expect("purged"), 0);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(store.purge_sent(Duration::ZERO, 10).await.expect("purged"), 2);
+}
+
+#[tokio::test]
 async fn a_database_that_may_not_be_written_is_named_with_the_remedy() {
     let sqlite = Sqlite::new();
     let read_only = || Connection::open_with_flags(sqlite.path(), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY);
