@@ -88,6 +88,8 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
 
 fn object(text: Option<&str>) -> Option<Vec<(String, String)>> {
     let Some(text) = text else { return Some(Vec::new()) };
+    // One value and nothing behind it, before it stands among other fields.
+    json::value(text).ok()?;
     let fields = format!(r#"{{"headers":{text}}}"#);
     let fields: Fields<'_> = serde_json::from_str(&fields).ok()?;
     Some(fields.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
