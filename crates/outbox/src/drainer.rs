@@ -60,6 +60,8 @@ impl Default for Settings {
 
 /// The wait after the last row before the next look; doubles up to `longest_poll`.
 const SHORTEST_POLL: Duration = Duration::from_millis(5);
+/// After how many looks at the longest wait, at the earliest, rows whose lease ran out are taken over again: two seconds.
+const REQUEUE_LOOKS: u32 = 5;
 /// How often the numbers are read.
 const STATS_EVERY: Duration = Duration::from_secs(5);
 /// How often rows that were sent long ago are taken away, and how many at a time.
@@ -266,7 +268,9 @@ impl Worker {
     async fn chores(&self, chores: &mut Chores) -> Result<()> {
         let now = Instant::now();
         if now >= chores.requeue {
-            chores.requeue = now + (self.settings.lease / 4).max(Duration::from_millis(10));
+            // However short the lease is: an idle drainer has to get by with few questions.
+            let every = (self.settings.lease / 4).max(self.settings.longest_poll * REQUEUE_LOOKS);
+            chores.requeue = now + every.max(Duration::from_millis(10));
             let requeued = self.store.requeue_expired().await?;
             if requeued > 0 {
                 tracing::info!(rows = requeued, "rows of a drainer that did not answer are taken over");

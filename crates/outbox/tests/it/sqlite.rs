@@ -300,6 +300,32 @@ async fn a_table_that_the_remedy_made_an_outbox_publishes_events_of_today() {
     assert_eq!(store.purge_sent(Duration::ZERO, 10).await.expect("purged"), 2);
 }
 
+/// How many statements a drainer makes in three seconds, once it has come to rest.
+async fn statements_of(sqlite: &Sqlite, settings: Settings) -> u64 {
+    let asked = Arc::new(AtomicU64::new(0));
+    let mut connection = connect(&sqlite.path());
+    let counter = Arc::clone(&asked);
+    let count = move |_: rusqlite::trace::TraceEvent<'_>| {
+        counter.fetch_add(1, SeqCst);
+    };
+    connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(count)).expect("traced");
+    let outbox = SqliteOutbox::with_connection(connection, "outbox").expect("opened");
+    let drainer = drain(Arc::new(outbox), Log::new().publisher(), settings);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let before = asked.load(SeqCst);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let idle = asked.load(SeqCst) - before;
+    drainer.stop().await;
+    idle
+}
+
+#[tokio::test]
+async fn a_short_lease_does_not_make_an_idle_drainer_ask_more() {
+    let settings = Settings { lease: Duration::from_secs(1), ..Settings::default() };
+    let idle = statements_of(&Sqlite::new(), settings).await;
+    assert!((3..=12).contains(&idle), "{idle} statements in 3 s");
+}
+
 #[tokio::test]
 async fn a_database_that_may_not_be_written_is_named_with_the_remedy() {
     let sqlite = Sqlite::new();
