@@ -58,25 +58,34 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) fn new(table: &str) -> Self {
-        let due = "o.status = 'pending' AND (o.lease_until IS NULL OR o.lease_until <= :now)";
+        // In a column of SQLite there may be anything: what is no time has passed.
+        let due = "o.status = 'pending' \
+            AND (o.lease_until IS NULL OR typeof(o.lease_until) <> 'integer' OR o.lease_until <= :now) \
+            AND (o.key IS NULL OR o.key NOT IN held)";
+        // A row of the key that is claimed, or that waits to be tried again, keeps the others back. The keys are read
+        // once, not for each row: thousands of rows may wait behind one.
+        let held = format!(
+            "held AS MATERIALIZED (
+               SELECT e.key AS key FROM {table} AS e
+               WHERE e.lease_until IS NOT NULL AND e.key IS NOT NULL
+                 AND (e.status = 'claimed' OR typeof(e.lease_until) = 'integer' AND e.lease_until > :now)
+               UNION SELECT e.key FROM {table} AS e
+               WHERE e.status = 'claimed' AND e.lease_until IS NULL AND e.key IS NOT NULL)"
+        );
         Self {
             table: table.to_owned(),
             add: format!(
                 "INSERT INTO {table} (id, topic, key, payload, headers, tags, caused_by, sid, ts, added) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
             ),
-            is_due: format!("SELECT EXISTS (SELECT 1 FROM {table} AS o WHERE {due})"),
-            // In the order they were added. A row of the key that is claimed, or that waits to be tried again, keeps the
-            // others back; one that is merely pending is in this batch too, before the later ones. The keys are read
-            // once, not for each row: thousands of rows may wait behind one.
+            is_due: format!("WITH {held} SELECT EXISTS (SELECT 1 FROM {table} AS o WHERE {due})"),
+            // In the order they were added. A row of the same key that is merely pending is in this batch too, before the
+            // later ones.
             claim: format!(
-                "WITH held AS MATERIALIZED (
-                   SELECT DISTINCT e.key AS key FROM {table} AS e
-                   WHERE e.lease_until IS NOT NULL AND e.key IS NOT NULL
-                     AND (e.status = 'claimed' OR e.lease_until > :now)),
+                "WITH {held},
                  due AS (
                    SELECT o.seq AS seq, octet_length(o.payload) AS bytes FROM {table} AS o
-                   WHERE {due} AND (o.key IS NULL OR o.key NOT IN held)
+                   WHERE {due}
                    ORDER BY o.seq LIMIT :rows),
                  fitting AS (SELECT seq, SUM(bytes) OVER (ORDER BY seq) - bytes AS before FROM due)
                  UPDATE {table}
@@ -103,8 +112,11 @@ impl Statements {
                  WHERE id = :id AND status = 'claimed' AND claimed_by = :worker"
             ),
             requeue_expired: format!(
-                "UPDATE {table} SET status = 'pending', claimed_by = NULL, lease_until = NULL \
-                 WHERE lease_until IS NOT NULL AND status = 'claimed' AND lease_until < :now"
+                "UPDATE {table} SET status = 'pending', claimed_by = NULL, lease_until = NULL
+                 WHERE seq IN (
+                   SELECT seq FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed'
+                     AND (typeof(lease_until) <> 'integer' OR lease_until < :now)
+                   UNION ALL SELECT seq FROM {table} WHERE status = 'claimed' AND lease_until IS NULL)"
             ),
             purge_sent: format!(
                 "DELETE FROM {table} WHERE seq IN \
@@ -112,7 +124,8 @@ impl Statements {
             ),
             stats: format!(
                 "SELECT (SELECT count(*) FROM {table} WHERE status = 'pending'),
-                   (SELECT count(*) FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed'),
+                   (SELECT count(*) FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed')
+                     + (SELECT count(*) FROM {table} WHERE status = 'claimed' AND lease_until IS NULL),
                    (SELECT count(*) FROM {table} WHERE status = 'error'),
                    min((SELECT coalesce(min(since), 9e18) FROM
                           (SELECT coalesce(added, ts) AS since FROM {table} WHERE status = 'pending'
@@ -205,6 +218,7 @@ fn create(table: &str) -> String {
         "CREATE TABLE IF NOT EXISTS {table} (\n{}\n);\n\
          CREATE INDEX IF NOT EXISTS {table}_pending ON {table} (seq) WHERE status = 'pending';\n\
          CREATE INDEX IF NOT EXISTS {table}_held ON {table} (key, seq) WHERE lease_until IS NOT NULL;\n\
+         CREATE INDEX IF NOT EXISTS {table}_unleased ON {table} (seq) WHERE status = 'claimed' AND lease_until IS NULL;\n\
          CREATE INDEX IF NOT EXISTS {table}_parked ON {table} (seq) WHERE status = 'error';\n\
          CREATE INDEX IF NOT EXISTS {table}_ts ON {table} (ts);\n",
         columns.join(",\n")

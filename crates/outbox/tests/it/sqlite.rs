@@ -244,6 +244,7 @@ async fn an_idle_drainer_asks_at_most_four_times_a_second() {
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     assert_eq!(drainer.stop().await.sent, 1);
 }
+
 #[tokio::test]
 async fn ids_that_are_not_unique_are_made_so_or_named() {
     let sqlite = Sqlite::new();
@@ -324,6 +325,78 @@ async fn a_short_lease_does_not_make_an_idle_drainer_ask_more() {
     let settings = Settings { lease: Duration::from_secs(1), ..Settings::default() };
     let idle = statements_of(&Sqlite::new(), settings).await;
     assert!((3..=12).contains(&idle), "{idle} statements in 3 s");
+}
+
+#[tokio::test]
+async fn rows_that_wait_for_their_key_do_not_make_an_idle_drainer_ask_more() {
+    let sqlite = Sqlite::new();
+    sqlite.add(&[numbered("t", Some("k"), 1), numbered("t", Some("k"), 2)]).await;
+    let far = "UPDATE outbox SET status = 'claimed', claimed_by = 'x', lease_until = 9000000000000 WHERE seq = 1";
+    connect(&sqlite.path()).execute(far, ()).expect("claimed by another");
+    let idle = statements_of(&sqlite, Settings::default()).await;
+    assert!((3..=12).contains(&idle), "{idle} statements in 3 s");
+}
+
+#[tokio::test]
+async fn a_lease_that_is_no_time_holds_no_row_and_no_key_for_ever() {
+    for wrong in [
+        "status = 'pending', lease_until = 'soon'",
+        "status = 'pending', lease_until = 4e15 + 0.5",
+        "status = 'claimed', lease_until = 'soon'",
+        "status = 'claimed', lease_until = NULL",
+    ] {
+        let (sqlite, log) = (Sqlite::new(), Log::new());
+        sqlite.add(&(0..3).map(|n| numbered("t", Some("k"), n)).collect::<Vec<_>>()).await;
+        connect(&sqlite.path()).execute(&format!("UPDATE outbox SET {wrong} WHERE seq = 1"), ()).expect("changed");
+        let store = sqlite.store();
+        let stats = store.stats().await.expect("counted");
+        assert_eq!(stats.pending + stats.claimed, 3, "{wrong}: every row is counted");
+        if wrong.contains("claimed") {
+            let rows = crate::law::claim(&store, 10, "w").await;
+            assert_eq!(rows, [], "{wrong}: the later rows wait for it");
+        }
+        let mut drainer = drain(store, log.publisher(), crate::fakes::quick());
+        let ended = tokio::time::timeout(Duration::from_secs(10), drainer.ended()).await;
+        assert_eq!(ended.expect("it ends"), None, "{wrong}");
+        assert_eq!(crate::fakes::by_key(&log.events("t").await)["k"], [0, 1, 2], "{wrong}");
+    }
+}
+
+#[test]
+fn what_is_looked_at_again_and_again_is_found_by_an_index() {
+    let sqlite = Sqlite::new();
+    let mut connection = connect(&sqlite.path());
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let statements = Arc::clone(&seen);
+    let keep = move |event: rusqlite::trace::TraceEvent<'_>| {
+        if let rusqlite::trace::TraceEvent::Stmt(_, sql) = event {
+            statements.lock().expect("kept").push(sql.to_owned());
+        }
+    };
+    connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(keep)).expect("traced");
+    let outbox = SqliteOutbox::with_connection(connection, "outbox").expect("opened");
+    seen.lock().expect("kept").clear();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        sqlite.add(&[numbered("t", Some("k"), 1)]).await;
+        let store: Arc<dyn OutboxStore> = Arc::new(outbox);
+        crate::law::claim(&store, 10, "w").await;
+        store.requeue_expired().await.expect("requeued");
+        store.stats().await.expect("counted");
+    });
+    let statements = seen.lock().expect("kept").clone();
+    assert!(statements.len() >= 4, "{statements:?}");
+    for sql in statements {
+        let explained = format!("EXPLAIN QUERY PLAN {}", sql.split("RETURNING").next().expect("a statement"));
+        let connection = connect(&sqlite.path());
+        let mut plan = connection.prepare(&explained).expect("explained");
+        let mut steps = plan.raw_query();
+        while let Some(row) = steps.next().expect("a step") {
+            let step: String = row.get(3).expect("a text");
+            let scan = step.starts_with("SCAN") && ["outbox", "o", "e"].contains(&step.split(' ').nth(1).unwrap_or(""));
+            assert!(!scan || step.contains("INDEX"), "{step}: {sql}");
+        }
+    }
 }
 
 #[tokio::test]
