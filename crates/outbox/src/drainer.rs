@@ -69,6 +69,8 @@ const PURGE_EVERY: Duration = Duration::from_secs(60);
 const PURGE_ROWS: usize = 5_000;
 /// How often marks are tried before the rows are left to their leases.
 const MARK_TRIES: u32 = 5;
+/// After how long without an answer for a batch it is said.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Longest wait after the database failed.
 const LONGEST_STORE_WAIT: Duration = Duration::from_secs(5);
 
@@ -353,10 +355,20 @@ impl Worker {
         let mut publishing = self.publisher.publish(drafts);
         let started = Instant::now();
         let (mut renewal, mut deadline) = (started + lease / 3, None);
+        let mut silent = false;
         loop {
             tokio::select! {
                 biased;
-                answers = &mut publishing => return answers,
+                answers = &mut publishing => {
+                    if silent {
+                        tracing::info!(waited = ?started.elapsed(), "the hub has answered");
+                    }
+                    return answers;
+                }
+                () = sleep_until(started + SILENCE), if !silent => {
+                    silent = true;
+                    tracing::warn!(rows = drafts.len(), "the hub has not answered for a while; the rows wait for it");
+                }
                 () = sleep_until(renewal), if started.elapsed() < patience => {
                     renewal = Instant::now() + lease / 3;
                     if let Err(error) = self.store.extend(&ids, worker, lease).await {
