@@ -18,17 +18,31 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// A publish that is not confirmed.
 pub(crate) struct Unconfirmed {
-    pub(crate) topic: Topic,
-    pub(crate) events: Vec<Publish>,
-    pub(crate) batch: bool,
-    pub(crate) reply: Reply<Vec<Published>>,
+    topic: Topic,
+    events: Vec<Publish>,
+    batch: bool,
+    reply: Reply<Vec<Published>>,
     /// It was sent on an earlier connection.
-    pub(crate) resent: bool,
+    resent: bool,
+    /// What became of it on an earlier connection is unknown.
+    uncertain: bool,
+    /// Its frame's size.
+    bytes: usize,
     /// Its place in the window.
-    pub(crate) _permit: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Unconfirmed {
+    pub(crate) fn new(
+        topic: Topic,
+        events: Vec<Publish>,
+        batch: bool,
+        reply: Reply<Vec<Published>>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        Self { topic, events, batch, reply, resent: false, uncertain: false, bytes: 0, _permit: permit }
+    }
+
     pub(crate) fn frame(&self, corr: u64) -> Message {
         let mut out = Vec::new();
         match self.events.as_slice() {
@@ -82,7 +96,8 @@ pub(crate) enum Ask {
 pub(crate) struct Pending {
     corr: u64,
     publishes: BTreeMap<u64, Unconfirmed>,
-    asks: HashMap<u64, Ask>,
+    /// With the sizes of their frames.
+    asks: HashMap<u64, (Ask, usize)>,
 }
 
 /// What an answer means for the driver.
@@ -111,9 +126,10 @@ impl Pending {
         self.publishes.is_empty() && self.asks.is_empty()
     }
 
-    pub(crate) fn publish(&mut self, unconfirmed: Unconfirmed) -> Message {
+    pub(crate) fn publish(&mut self, mut unconfirmed: Unconfirmed) -> Message {
         let corr = self.next_corr();
         let frame = unconfirmed.frame(corr);
+        unconfirmed.bytes = frame.len();
         self.publishes.insert(corr, unconfirmed);
         frame
     }
@@ -123,7 +139,7 @@ impl Pending {
         let corr = self.next_corr();
         let mut out = Vec::new();
         write(&mut out, corr);
-        self.asks.insert(corr, ask);
+        self.asks.insert(corr, (ask, out.len()));
         text(out)
     }
 
@@ -132,7 +148,7 @@ impl Pending {
         let corr = self.next_corr();
         let mut out = Vec::new();
         ask::ack(&mut out, corr, &topic, &group, &ids);
-        self.asks.insert(corr, Ask::Ack { topic, group, ids, replies });
+        self.asks.insert(corr, (Ask::Ack { topic, group, ids, replies }, out.len()));
         Some(text(out))
     }
 
@@ -147,7 +163,7 @@ impl Pending {
             unconfirmed.confirm(done);
             return Outcome::Settled;
         }
-        if matches!(self.asks.get(&corr), Some(Ask::Renew)) {
+        if matches!(self.asks.get(&corr), Some((Ask::Renew, _))) {
             self.asks.remove(&corr);
             return Outcome::Renewed(Ok(done.exp));
         }
@@ -169,7 +185,7 @@ impl Pending {
     }
 
     fn settle(&mut self, corr: u64, result: &Result<(), Error>) -> Outcome {
-        match self.asks.remove(&corr) {
+        match self.asks.remove(&corr).map(|(ask, _)| ask) {
             Some(Ask::Subscribe { subscription }) => {
                 return Outcome::Subscribed { subscription, result: result.clone() };
             }
@@ -191,10 +207,36 @@ impl Pending {
         Outcome::Settled
     }
 
-    /// The connection is lost: what was sent on it may have arrived.
-    pub(crate) fn on_lost(&mut self) {
+    /// The hub has closed the connection because of a frame over its `max_frame_bytes`. Sent again, that frame would end
+    /// every connection: it is answered here.
+    ///
+    /// Which one it was the hub does not say. It reads a whole frame before it acts, so the one it closed on is among
+    /// those without an answer, and the largest of these is over the limit too: it was not and would not be stored.
+    pub(crate) fn on_too_large(&mut self) -> Outcome {
+        let publish = self.publishes.iter().map(|(corr, unconfirmed)| (unconfirmed.bytes, *corr)).max();
+        let ask = self.asks.iter().map(|(corr, (_, bytes))| (*bytes, *corr)).max();
+        let Some((bytes, corr)) = publish.max(ask) else { return Outcome::Settled };
+        let mut message = format!(
+            "the frame has {bytes} bytes, more than the hub's max_frame_bytes: send less at once, or raise that limit"
+        );
+        if self.publishes.get(&corr).is_some_and(|unconfirmed| unconfirmed.uncertain) {
+            // The hub may have had another limit then.
+            message.push_str("; whether it was stored before, when a connection was lost, is unknown");
+        }
+        let error = Error::Refused { code: Code::TooLarge.as_str().to_owned(), message, retry_after: None };
+        if let Some(unconfirmed) = self.publishes.remove(&corr) {
+            let _ = unconfirmed.reply.send(Err(error));
+            return Outcome::Settled;
+        }
+        self.settle(corr, &Err(error))
+    }
+
+    /// The connection is lost: what was sent on it may have arrived. `too_large`: the hub closed it because of a frame
+    /// over its limit, after it had answered what came before.
+    pub(crate) fn on_lost(&mut self, too_large: bool) {
         for unconfirmed in self.publishes.values_mut() {
             unconfirmed.resent = true;
+            unconfirmed.uncertain |= !too_large;
         }
         self.forget();
     }
@@ -202,10 +244,10 @@ impl Pending {
     /// Answers what makes no sense on another connection.
     pub(crate) fn forget(&mut self) {
         let mut kept = HashMap::new();
-        for (corr, ask) in self.asks.drain() {
+        for (corr, (ask, bytes)) in self.asks.drain() {
             match ask {
                 Ask::Ack { .. } => {
-                    kept.insert(corr, ask);
+                    kept.insert(corr, (ask, bytes));
                 }
                 // A connection that is lost gives events back too; a new one is told what is held.
                 Ask::Nack { reply } | Ask::Hold { reply: Some(reply), .. } => {
@@ -222,7 +264,7 @@ impl Pending {
 
     /// What has to be asked again on a new connection.
     pub(crate) fn again(&self, out: &mut Vec<Message>) {
-        for (corr, ask) in &self.asks {
+        for (corr, (ask, _)) in &self.asks {
             if let Ask::Ack { topic, group, ids, .. } = ask {
                 let mut frame = Vec::new();
                 ask::ack(&mut frame, *corr, topic, group, ids);

@@ -60,6 +60,8 @@ impl Default for Settings {
 
 /// The wait after the last row before the next look; doubles up to `longest_poll`.
 const SHORTEST_POLL: Duration = Duration::from_millis(5);
+/// After how many looks at the longest wait, at the earliest, rows whose lease ran out are taken over again: two seconds.
+const REQUEUE_LOOKS: u32 = 5;
 /// How often the numbers are read.
 const STATS_EVERY: Duration = Duration::from_secs(5);
 /// How often rows that were sent long ago are taken away, and how many at a time.
@@ -67,6 +69,8 @@ const PURGE_EVERY: Duration = Duration::from_secs(60);
 const PURGE_ROWS: usize = 5_000;
 /// How often marks are tried before the rows are left to their leases.
 const MARK_TRIES: u32 = 5;
+/// After how long without an answer for a batch it is said.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Longest wait after the database failed.
 const LONGEST_STORE_WAIT: Duration = Duration::from_secs(5);
 
@@ -235,6 +239,7 @@ impl Worker {
                 }
                 Ok(Turn::Closed(reason)) => {
                     tracing::error!(reason, "the outbox is no longer drained: the publisher has ended");
+                    let _ = self.read_stats().await;
                     return Some(reason);
                 }
                 Err(error) => {
@@ -265,7 +270,9 @@ impl Worker {
     async fn chores(&self, chores: &mut Chores) -> Result<()> {
         let now = Instant::now();
         if now >= chores.requeue {
-            chores.requeue = now + (self.settings.lease / 4).max(Duration::from_millis(10));
+            // However short the lease is: an idle drainer has to get by with few questions.
+            let every = (self.settings.lease / 4).max(self.settings.longest_poll * REQUEUE_LOOKS);
+            chores.requeue = now + every.max(Duration::from_millis(10));
             let requeued = self.store.requeue_expired().await?;
             if requeued > 0 {
                 tracing::info!(rows = requeued, "rows of a drainer that did not answer are taken over");
@@ -300,7 +307,11 @@ impl Worker {
     async fn turn(&self, away: u32) -> Result<Turn> {
         let Settings { batch_rows, batch_bytes, lease, ref worker, ref policy, .. } = self.settings;
         let claim = Claim { rows: batch_rows.max(1), bytes: batch_bytes.max(1), lease, worker };
-        let rows = self.store.claim_batch(claim).await?;
+        let rows = self.store.claim_batch(claim).await;
+        let unreadable = self.store.take_parked();
+        self.shared.errors.fetch_add(unreadable, Relaxed);
+        self.shared.parked.fetch_add(unreadable, Relaxed);
+        let rows = rows?;
         if rows.is_empty() {
             return Ok(Turn::Idle);
         }
@@ -344,10 +355,20 @@ impl Worker {
         let mut publishing = self.publisher.publish(drafts);
         let started = Instant::now();
         let (mut renewal, mut deadline) = (started + lease / 3, None);
+        let mut silent = false;
         loop {
             tokio::select! {
                 biased;
-                answers = &mut publishing => return answers,
+                answers = &mut publishing => {
+                    if silent {
+                        tracing::info!(waited = ?started.elapsed(), "the hub has answered");
+                    }
+                    return answers;
+                }
+                () = sleep_until(started + SILENCE), if !silent => {
+                    silent = true;
+                    tracing::warn!(rows = drafts.len(), "the hub has not answered for a while; the rows wait for it");
+                }
                 () = sleep_until(renewal), if started.elapsed() < patience => {
                     renewal = Instant::now() + lease / 3;
                     if let Err(error) = self.store.extend(&ids, worker, lease).await {

@@ -107,6 +107,12 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// Claims rows that are due, in the order they were added.
     fn claim_batch<'a>(&'a self, claim: Claim<'a>) -> Pending<'a, Vec<Row>>;
 
+    /// How many rows the store has parked by itself since the last call, because no mark could name them: they are not
+    /// among what a claim gives.
+    fn take_parked(&self) -> u64 {
+        0
+    }
+
     /// Prolongs the leases that `worker` still has to `lease` from now.
     fn extend<'a>(&'a self, ids: &'a [String], worker: &'a str, lease: Duration) -> Pending<'a, ()>;
 

@@ -9,6 +9,7 @@ use promethean_gateway::Hub;
 use promethean_gateway::auth::Secret;
 use promethean_outbox::{BusPublisher, Drainer, OutboxStore, Schema, Settings, SqliteOutbox, drain};
 
+use crate::config::duration;
 use crate::exit::{Exit, Failure};
 
 /// Where an outbox is.
@@ -69,6 +70,14 @@ impl Place {
             #[cfg(not(feature = "mongo"))]
             Place::Mongo(_) => Err(Failure::failed("this build has no MongoDB: use sqlite:PATH")),
         }
+    }
+}
+
+/// How long a claim lasts: shorter ones would be prolonged all the time.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        lease if lease < Duration::from_secs(1) => Err(format!("{text} must be at least 1s")),
+        lease => Ok(lease),
     }
 }
 

@@ -1,6 +1,8 @@
 // One connection that comes back: dials, authenticates, matches answers to calls, resends publishes, renews the token.
 // Invariants: a publish leaves here only answered, timed out, aborted or refused; it is sent again, with the same id
-// and in the same order, after every reconnect. All other calls end with `disconnected` when the connection does.
+// and in the same order, after every reconnect. All other calls end with `disconnected` when the connection does. When
+// the hub closes because a frame is over its limit (1009), the largest unanswered call is that frame or larger: it ends
+// with `too_large` and is not sent again.
 import { PromError, isAuthCode, type Code } from "./error.js";
 import type { CallOptions, ClientOptions, Socket, SocketClass, State } from "./types.js";
 
@@ -12,6 +14,7 @@ interface Call {
   _text: string;
   _publish: boolean;
   _resent?: boolean;
+  _unknown?: boolean; // what became of it on an earlier connection
   _done: (error: Error | undefined, frame?: Frame) => void;
 }
 
@@ -152,7 +155,7 @@ export class Link {
       if (this.state !== "connecting" || this._socket) return;
       socket = this._socket = new Class(this.url, "promethean.v1");
       socket.onmessage = ({ data }) => this._receive(String(data));
-      socket.onclose = ({ code, reason }) => this._lost(socket, `closed with ${code}${reason ? ` ${reason}` : ""}`);
+      socket.onclose = ({ code, reason }) => this._lost(socket, `closed with ${code}${reason ? ` ${reason}` : ""}`, code === 1009);
       socket.onerror = (event) => { this._lastError = event?.error ?? event?.message ?? "socket error"; };
       socket.onopen = () => this._greet(secret);
       this._timer("dial", 15_000, () => this._lost(socket, "no handshake within 15 s"));
@@ -258,12 +261,22 @@ export class Link {
     if (socket.readyState < 2) socket.close(1000);
   }
 
-  private _lost(socket: Socket | undefined, why: string): void {
+  private _tooLarge(): void {
+    const size = ({ _text }: Call) => new TextEncoder().encode(_text).length;
+    const [call] = [...this._calls.values()].sort((a, b) => size(b) - size(a));
+    call?._done(new PromError("too_large", `the frame has ${size(call)} bytes, more than the hub's max_frame_bytes: send less at once, or raise that limit${
+      call._unknown ? "; whether it was stored before, when a connection was lost, is unknown" : ""}`));
+  }
+
+  private _lost(socket: Socket | undefined, why: string, tooLarge = false): void {
     if (socket !== this._socket || this.state === "closed" || this.state === "idle") return;
     const error = new PromError("disconnected", why, { cause: this._lastError });
     this._lastError = error;
+    tooLarge &&= this.state === "open"; // else nothing but the greeting was sent
     this._drop();
     this._set("connecting");
+    if (tooLarge) this._tooLarge();
+    else for (const call of this._calls.values()) call._unknown = true;
     for (const call of [...this._calls.values()]) if (!call._publish) call._done(error);
     this._listener._down();
     this.report(error);

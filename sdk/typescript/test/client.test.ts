@@ -70,6 +70,18 @@ describe("publishing", () => {
     expect((await client.publish("t", 1)).seq).toBe(1);
   });
 
+  it("refuses what the hub closes with 1009 on, and resends the others", async () => {
+    hub.maxFrame = 1_000;
+    const client = make({ backoffMs: [10, 20] });
+    const sizes = [10, 2_000, 20, 5_000, 900 - 150, 1_001, 30];
+    const results = await Promise.allSettled(sizes.map((size) => client.publish("t", "x".repeat(size), { timeoutMs: 3_000 })));
+    expect(results.map((r) => r.status === "rejected" && r.reason.code)).toEqual([false, "too_large", false, "too_large", false, "too_large", false]);
+    const error = (results[3] as PromiseRejectedResult).reason as PromError;
+    expect(error.message).toMatch(/5\d\d\d bytes.*max_frame_bytes/);
+    expect([error.retryable, error.message.includes("unknown")]).toEqual([false, false]);
+    expect(hub.log("t").length, "each that fits, once").toBe(4);
+  });
+
   it("tells code, retryable, the pause and the id of a refused publish", async () => {
     const client = make();
     hub.intercept = (frame) => { if (frame.op === "PUBLISH") throw new Refusal("rate_limited", "slower", { retry_after_ms: 70 }); };

@@ -131,7 +131,8 @@ class Conn {
   }
 
   private async receive(text: string): Promise<void> {
-    if (this.hub.mute) return;
+    if (this.hub.mute || this.socket.readyState !== WebSocket.OPEN) return;
+    if (text.length > this.hub.maxFrame) return this.socket.close(1009);
     const frame = JSON.parse(text);
     const { corr } = frame;
     this.hub.frames.push(frame);
@@ -220,6 +221,8 @@ export class FakeHub {
   intercept: ((frame: Json) => unknown) | undefined;
   /** Neither reads nor answers: a dead link. */
   mute = false;
+  /** Closes with 1009 on a larger frame. */
+  maxFrame = Infinity;
   private server: WebSocketServer | undefined;
   private port = 0;
 

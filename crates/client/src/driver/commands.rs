@@ -75,7 +75,7 @@ impl Driver {
         for command in taken.drain(..) {
             match command {
                 Command::Publish { topic, events, batch, reply, permit } => {
-                    let unconfirmed = Unconfirmed { topic, events, batch, reply, resent: false, _permit: permit };
+                    let unconfirmed = Unconfirmed::new(topic, events, batch, reply, permit);
                     let frame = self.pending.publish(unconfirmed);
                     self.outgoing.push_back(frame);
                 }

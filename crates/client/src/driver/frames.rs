@@ -33,6 +33,10 @@ impl Driver {
             Ok(None) => return,
             Err(error) => return tracing::warn!(%error, "a frame of the hub is not understood"),
         };
+        self.on_outcome(outcome);
+    }
+
+    pub(super) fn on_outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Subscribed { subscription, result } => self.on_subscribed(subscription, result),
             Outcome::Held { subscription, reply, result } => self.on_held(subscription, reply, result),

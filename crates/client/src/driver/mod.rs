@@ -23,6 +23,8 @@ use futures_util::{Sink, Stream};
 use promethean_event::{Code, EventId, Group, SubscribeOptions};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
 use crate::pending::{Pending, Reply};
@@ -101,6 +103,17 @@ pub(crate) struct Driver {
     ending: bool,
 }
 
+/// How a connection ended.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// The client ends.
+    Done,
+    /// It was lost.
+    Lost,
+    /// The hub closed it because of a frame over its limit.
+    TooLarge,
+}
+
 enum Event {
     Message(Option<Result<Message, WsError>>),
     Commands,
@@ -135,11 +148,12 @@ impl Driver {
         let ended = loop {
             match next.take() {
                 Some(connected) => {
-                    if self.serve(connected).await {
+                    let end = self.serve(connected).await;
+                    if let End::Done = end {
                         break Error::Closed;
                     }
-                    tracing::debug!(url = self.settings.url, "the connection was lost");
-                    self.on_lost();
+                    tracing::debug!(url = self.settings.url, ?end, "the connection was lost");
+                    self.on_lost(end);
                 }
                 None => match self.reconnect().await {
                     Ok(new) => next = Some(new),
@@ -167,8 +181,13 @@ impl Driver {
         }
     }
 
-    fn on_lost(&mut self) {
-        self.pending.on_lost();
+    fn on_lost(&mut self, end: End) {
+        let too_large = matches!(end, End::TooLarge);
+        if too_large {
+            let outcome = self.pending.on_too_large();
+            self.on_outcome(outcome);
+        }
+        self.pending.on_lost(too_large);
         self.flushed = true;
         (self.renew_at, self.fetching) = (None, None);
         for subscribed in self.subscriptions.values_mut() {
@@ -225,8 +244,8 @@ impl Driver {
         Err(Error::Lost)
     }
 
-    /// Uses a connection until it is lost (`false`) or the client ends (`true`).
-    async fn serve(&mut self, Connected { mut wire, expires }: Connected) -> bool {
+    /// Uses a connection until it is lost or the client ends.
+    async fn serve(&mut self, Connected { mut wire, expires }: Connected) -> End {
         self.on_authenticated(expires);
         let mut again = Vec::new();
         let numbers: Vec<u64> = self.subscriptions.keys().copied().collect();
@@ -240,7 +259,7 @@ impl Driver {
             let answered = self.pending.is_empty() && self.again.is_empty();
             if self.ending && answered && self.outgoing.is_empty() && self.flushed {
                 let _ = tokio::time::timeout(Duration::from_secs(5), wire.close(None)).await;
-                return true;
+                return End::Done;
             }
             let may_take = !self.ending && self.outgoing.len() < MOST_OUTGOING;
             let again_at = again::first(&self.again);
@@ -259,12 +278,13 @@ impl Driver {
                 Event::Again => self.on_again(),
                 Event::Renew => (self.renew_at, self.fetching) = (None, self.settings.token.renewal()),
                 Event::Fetched(token) => self.on_fetched(token),
-                Event::Silence | Event::Message(None | Some(Err(_))) => return false,
+                Event::Silence | Event::Message(None | Some(Err(_))) => return End::Lost,
                 Event::Message(Some(Ok(message))) => {
                     heard = Instant::now();
                     match message {
                         Message::Text(text) => self.on_frame(&text),
-                        Message::Close(_) => return false,
+                        Message::Close(Some(CloseFrame { code: CloseCode::Size, .. })) => return End::TooLarge,
+                        Message::Close(_) => return End::Lost,
                         _ => {}
                     }
                 }
@@ -273,7 +293,8 @@ impl Driver {
     }
 }
 
-/// Writes what can be written, and reads one message.
+/// Writes what can be written, and reads one message. Where writing fails, what the hub said before may still be there to
+/// be read: why it closed the connection.
 fn poll_wire(
     wire: &mut Wire,
     outgoing: &mut VecDeque<Message>,
@@ -281,24 +302,28 @@ fn poll_wire(
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Message, WsError>>> {
     let mut pinned = Pin::new(wire);
+    let failed = |mut wire: Pin<&mut Wire>, error, cx: &mut Context<'_>| match wire.as_mut().poll_next(cx) {
+        Poll::Pending => Poll::Ready(Some(Err(error))),
+        ready => ready,
+    };
     while !outgoing.is_empty() {
         match pinned.as_mut().poll_ready(cx) {
             Poll::Ready(Ok(())) => {
                 if let Some(message) = outgoing.pop_front()
                     && let Err(error) = pinned.as_mut().start_send(message)
                 {
-                    return Poll::Ready(Some(Err(error)));
+                    return failed(pinned, error, cx);
                 }
                 *flushed = false;
             }
-            Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
+            Poll::Ready(Err(error)) => return failed(pinned, error, cx),
             Poll::Pending => break,
         }
     }
     if !*flushed {
         match pinned.as_mut().poll_flush(cx) {
             Poll::Ready(Ok(())) => *flushed = true,
-            Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
+            Poll::Ready(Err(error)) => return failed(pinned, error, cx),
             Poll::Pending => {}
         }
     }

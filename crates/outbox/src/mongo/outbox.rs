@@ -17,6 +17,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc};
@@ -60,6 +61,8 @@ pub struct MongoOutbox {
     added: Arc<Notify>,
     /// What its drainers have read ahead: rows of the claims to come, free for others until then.
     ahead: Arc<Workers>,
+    /// Rows that a claim has parked and nobody has asked about yet.
+    parked: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for MongoOutbox {
@@ -161,7 +164,7 @@ impl MongoOutbox {
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .build();
         let rows = db.collection_with_options(crate::error::name(collection)?, options);
-        Ok(Self { rows, added: Arc::default(), ahead: Arc::default() })
+        Ok(Self { rows, added: Arc::default(), ahead: Arc::default(), parked: Arc::default() })
     }
 
     /// Adds a row in the caller's transaction: the event is published if that commits, and only then. Returns the
@@ -287,7 +290,8 @@ impl MongoOutbox {
         let parked = doc! {
             "$set": {"status": "error", "last_err": reason}, "$unset": {"claimed_by": "", "lease_until": ""},
         };
-        self.rows.update_many(doc! {"_id": {"$in": ids}, "status": "pending"}, parked).await?;
+        let done = self.rows.update_many(doc! {"_id": {"$in": ids}, "status": "pending"}, parked).await?;
+        self.parked.fetch_add(done.modified_count, Relaxed);
         Ok(())
     }
 
@@ -419,6 +423,10 @@ impl OutboxStore for MongoOutbox {
             // Others are at it all the time: nothing for this one now.
             Ok(Vec::new())
         })
+    }
+
+    fn take_parked(&self) -> u64 {
+        self.parked.swap(0, Relaxed)
     }
 
     fn extend<'a>(&'a self, ids: &'a [String], worker: &'a str, lease: Duration) -> Pending<'a, ()> {

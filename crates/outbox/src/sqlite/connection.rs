@@ -57,3 +57,12 @@ impl Own {
         })
     }
 }
+
+/// SQLite opens a file that may only be read without a word, and every claim fails.
+pub(super) fn writable(connection: &Connection) -> Result<()> {
+    if !connection.is_readonly("main")? {
+        return Ok(());
+    }
+    let path = connection.path().unwrap_or("the database");
+    Err(Error::Schema(format!("{path} may not be written; check the rights of the file, its directory and this user")))
+}

@@ -5,13 +5,14 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use promethean_event::{EventId, Millis};
 use rusqlite::{Connection, Transaction, TransactionBehavior, named_params};
 use tokio::sync::Notify;
 
-use super::connection::Own;
+use super::connection::{Own, writable};
 use super::row;
 use super::schema::Statements;
 use crate::{Claim, Failed, List, NewRow, Next, OutboxStore, Pending, Result, Row, Schema, Stats, Status, Which};
@@ -39,6 +40,8 @@ pub struct SqliteOutbox {
     own: Own,
     sql: Arc<Statements>,
     added: Arc<Notify>,
+    /// Rows that a claim has parked and nobody has asked about yet.
+    parked: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for SqliteOutbox {
@@ -75,8 +78,13 @@ impl SqliteOutbox {
 
     fn over(own: Own, table: &str, schema: Schema) -> Result<Self> {
         let sql = Statements::new(crate::error::name(table)?);
-        own.now(|connection| sql.prepare(connection, schema))?;
-        Ok(Self { own, sql: Arc::new(sql), added: Arc::default() })
+        own.now(|connection| {
+            if schema == Schema::Create {
+                writable(connection)?;
+            }
+            sql.prepare(connection, schema)
+        })?;
+        Ok(Self { own, sql: Arc::new(sql), added: Arc::default(), parked: Arc::default() })
     }
 
     /// Adds a row in the caller's transaction: the event is published if that commits, and only then. Returns the
@@ -135,6 +143,7 @@ impl OutboxStore for SqliteOutbox {
     fn claim_batch<'a>(&'a self, claim: Claim<'a>) -> Pending<'a, Vec<Row>> {
         let (sql, worker) = (Arc::clone(&self.sql), claim.worker.to_owned());
         let Claim { rows, bytes, lease, .. } = claim;
+        let parked = Arc::clone(&self.parked);
         self.own.run(move |connection| {
             let now = Millis::now();
             let due: bool = connection
@@ -159,12 +168,23 @@ impl OutboxStore for SqliteOutbox {
                 let seqs: Vec<i64> = nameless.iter().map(|read| read.seq).collect();
                 tracing::warn!(seqs = ?seqs, reason, "rows of the outbox are parked");
                 let params = named_params! {":err": reason, ":seqs": row::list(&seqs)};
-                connection.prepare_cached(&sql.park)?.execute(params)?;
+                parked.fetch_add(connection.prepare_cached(&sql.park)?.execute(params)? as u64, Relaxed);
+            }
+            let timeless: Vec<i64> = claimed.iter().filter(|read| !read.timed).map(|read| read.seq).collect();
+            if !timeless.is_empty() {
+                // A table that was made an outbox later: the time of the first claim is the event's, whenever it is sent.
+                let params = named_params! {":now": number(now), ":seqs": row::list(&timeless)};
+                connection.prepare_cached(&sql.date)?.execute(params)?;
+                claimed.iter_mut().filter(|read| !read.timed).for_each(|read| read.row.ts = now);
             }
             // The order of RETURNING is not promised.
             claimed.sort_unstable_by_key(|read| read.seq);
             Ok(claimed.into_iter().map(|read| read.row).collect())
         })
+    }
+
+    fn take_parked(&self) -> u64 {
+        self.parked.swap(0, Relaxed)
     }
 
     fn extend<'a>(&'a self, ids: &'a [String], worker: &'a str, lease: Duration) -> Pending<'a, ()> {
@@ -259,6 +279,7 @@ impl OutboxStore for SqliteOutbox {
         };
         let wake = Arc::clone(&self.added);
         self.own.run(move |connection| {
+            writable(connection)?;
             let retried = connection.prepare_cached(&sql.retry)?.execute(named_params! {":ids": ids})? as u64;
             wake.notify_one();
             Ok(retried)

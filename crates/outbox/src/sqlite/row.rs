@@ -12,6 +12,8 @@ pub(super) struct Read {
     pub(super) seq: i64,
     /// Whether a mark can name it: its id is text.
     pub(super) named: bool,
+    /// Whether it has a time of its own.
+    pub(super) timed: bool,
     pub(super) row: Row,
 }
 
@@ -72,7 +74,7 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
         tags,
         caused_by,
         sid,
-        ts: Millis(ts.unwrap_or(0)),
+        ts: ts.map_or_else(Millis::now, Millis),
         status: status.as_deref().and_then(Status::parse).unwrap_or(Status::Pending),
         claimed_by,
         lease_until: lease_until.map(Millis),
@@ -81,11 +83,13 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
         unreadable,
     };
     let named = row.get_ref(1)?.as_str().is_ok();
-    Ok(Read { seq: row.get(0)?, named, row: read })
+    Ok(Read { seq: row.get(0)?, named, timed: ts.is_some(), row: read })
 }
 
 fn object(text: Option<&str>) -> Option<Vec<(String, String)>> {
     let Some(text) = text else { return Some(Vec::new()) };
+    // One value and nothing behind it, before it stands among other fields.
+    json::value(text).ok()?;
     let fields = format!(r#"{{"headers":{text}}}"#);
     let fields: Fields<'_> = serde_json::from_str(&fields).ok()?;
     Some(fields.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect())

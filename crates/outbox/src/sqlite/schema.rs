@@ -45,6 +45,7 @@ pub(super) struct Statements {
     pub(super) is_due: String,
     pub(super) claim: String,
     pub(super) park: String,
+    pub(super) date: String,
     pub(super) extend: String,
     pub(super) mark_sent: String,
     pub(super) mark_error: String,
@@ -57,25 +58,34 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) fn new(table: &str) -> Self {
-        let due = "o.status = 'pending' AND (o.lease_until IS NULL OR o.lease_until <= :now)";
+        // In a column of SQLite there may be anything: what is no time has passed.
+        let due = "o.status = 'pending' \
+            AND (o.lease_until IS NULL OR typeof(o.lease_until) <> 'integer' OR o.lease_until <= :now) \
+            AND (o.key IS NULL OR o.key NOT IN held)";
+        // A row of the key that is claimed, or that waits to be tried again, keeps the others back. The keys are read
+        // once, not for each row: thousands of rows may wait behind one.
+        let held = format!(
+            "held AS MATERIALIZED (
+               SELECT e.key AS key FROM {table} AS e
+               WHERE e.lease_until IS NOT NULL AND e.key IS NOT NULL
+                 AND (e.status = 'claimed' OR typeof(e.lease_until) = 'integer' AND e.lease_until > :now)
+               UNION SELECT e.key FROM {table} AS e
+               WHERE e.status = 'claimed' AND e.lease_until IS NULL AND e.key IS NOT NULL)"
+        );
         Self {
             table: table.to_owned(),
             add: format!(
                 "INSERT INTO {table} (id, topic, key, payload, headers, tags, caused_by, sid, ts, added) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"
             ),
-            is_due: format!("SELECT EXISTS (SELECT 1 FROM {table} AS o WHERE {due})"),
-            // In the order they were added. A row of the key that is claimed, or that waits to be tried again, keeps the
-            // others back; one that is merely pending is in this batch too, before the later ones. The keys are read
-            // once, not for each row: thousands of rows may wait behind one.
+            is_due: format!("WITH {held} SELECT EXISTS (SELECT 1 FROM {table} AS o WHERE {due})"),
+            // In the order they were added. A row of the same key that is merely pending is in this batch too, before the
+            // later ones.
             claim: format!(
-                "WITH held AS MATERIALIZED (
-                   SELECT DISTINCT e.key AS key FROM {table} AS e
-                   WHERE e.lease_until IS NOT NULL AND e.key IS NOT NULL
-                     AND (e.status = 'claimed' OR e.lease_until > :now)),
+                "WITH {held},
                  due AS (
                    SELECT o.seq AS seq, octet_length(o.payload) AS bytes FROM {table} AS o
-                   WHERE {due} AND (o.key IS NULL OR o.key NOT IN held)
+                   WHERE {due}
                    ORDER BY o.seq LIMIT :rows),
                  fitting AS (SELECT seq, SUM(bytes) OVER (ORDER BY seq) - bytes AS before FROM due)
                  UPDATE {table}
@@ -87,6 +97,7 @@ impl Statements {
                 "UPDATE {table} SET status = 'error', last_err = :err, claimed_by = NULL, lease_until = NULL \
                  WHERE seq IN (SELECT value FROM json_each(:seqs))"
             ),
+            date: format!("UPDATE {table} SET ts = :now WHERE seq IN (SELECT value FROM json_each(:seqs))"),
             extend: format!(
                 "UPDATE {table} SET lease_until = :until \
                  WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'claimed' AND claimed_by = :worker"
@@ -101,8 +112,11 @@ impl Statements {
                  WHERE id = :id AND status = 'claimed' AND claimed_by = :worker"
             ),
             requeue_expired: format!(
-                "UPDATE {table} SET status = 'pending', claimed_by = NULL, lease_until = NULL \
-                 WHERE lease_until IS NOT NULL AND status = 'claimed' AND lease_until < :now"
+                "UPDATE {table} SET status = 'pending', claimed_by = NULL, lease_until = NULL
+                 WHERE seq IN (
+                   SELECT seq FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed'
+                     AND (typeof(lease_until) <> 'integer' OR lease_until < :now)
+                   UNION ALL SELECT seq FROM {table} WHERE status = 'claimed' AND lease_until IS NULL)"
             ),
             purge_sent: format!(
                 "DELETE FROM {table} WHERE seq IN \
@@ -110,10 +124,12 @@ impl Statements {
             ),
             stats: format!(
                 "SELECT (SELECT count(*) FROM {table} WHERE status = 'pending'),
-                   (SELECT count(*) FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed'),
+                   (SELECT count(*) FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed')
+                     + (SELECT count(*) FROM {table} WHERE status = 'claimed' AND lease_until IS NULL),
                    (SELECT count(*) FROM {table} WHERE status = 'error'),
-                   min((SELECT coalesce(min(added), 9e18) FROM
-                          (SELECT added FROM {table} WHERE status = 'pending' ORDER BY seq LIMIT 1)),
+                   min((SELECT coalesce(min(since), 9e18) FROM
+                          (SELECT coalesce(added, ts) AS since FROM {table} WHERE status = 'pending'
+                           ORDER BY seq LIMIT 1)),
                        (SELECT coalesce(min(added), 9e18) FROM {table}
                           WHERE lease_until IS NOT NULL AND status = 'claimed'))"
             ),
@@ -153,15 +169,37 @@ impl Statements {
             connection.execute_batch(&create(table)).map_err(|error| {
                 Error::Schema(format!("cannot make the table {table}: {error}; make it by hand:\n{}", create(table)))
             })?;
+            self.unique(connection)?;
         }
         Ok(())
     }
+
+    /// Marks go by the id: where two rows have the same one, what is said of one would be said of both.
+    fn unique(&self, connection: &Connection) -> Result<()> {
+        let table = &self.table;
+        let is_unique = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) AS i WHERE i.\"unique\" AND NOT i.partial \
+                         AND (SELECT group_concat(name) FROM pragma_index_info(i.name)) = 'id')";
+        let is_unique = || connection.query_row(is_unique, [table], |row| row.get::<_, bool>(0));
+        if is_unique()? {
+            return Ok(());
+        }
+        let make = format!("CREATE UNIQUE INDEX {table}_id ON {table} (id)");
+        match connection.execute_batch(&make) {
+            // Made meanwhile by another is as good.
+            Err(error) if !is_unique()? => Err(Error::Schema(format!(
+                "the ids of {table} have to be unique, and cannot be made so: {error}; give each row an id of its own \
+                 (SELECT id FROM {table} GROUP BY id HAVING count(*) > 1), then:\n{make}"
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// A column that is added later cannot have an expression as its default, nor be NOT NULL without one.
+/// A column that is added later cannot have an expression as its default, nor be NOT NULL without one: of rows that lack
+/// it nobody knows the time, and a constant would be a wrong one.
 fn addable(kind: &str) -> String {
     match kind.split_once(" NOT NULL DEFAULT (") {
-        Some((plain, _)) => format!("{plain} NOT NULL DEFAULT 0"),
+        Some((plain, _)) => plain.to_owned(),
         None if kind.contains("DEFAULT") => kind.to_owned(),
         None => kind.replace(" NOT NULL", ""),
     }
@@ -180,6 +218,7 @@ fn create(table: &str) -> String {
         "CREATE TABLE IF NOT EXISTS {table} (\n{}\n);\n\
          CREATE INDEX IF NOT EXISTS {table}_pending ON {table} (seq) WHERE status = 'pending';\n\
          CREATE INDEX IF NOT EXISTS {table}_held ON {table} (key, seq) WHERE lease_until IS NOT NULL;\n\
+         CREATE INDEX IF NOT EXISTS {table}_unleased ON {table} (seq) WHERE status = 'claimed' AND lease_until IS NULL;\n\
          CREATE INDEX IF NOT EXISTS {table}_parked ON {table} (seq) WHERE status = 'error';\n\
          CREATE INDEX IF NOT EXISTS {table}_ts ON {table} (ts);\n",
         columns.join(",\n")

@@ -320,4 +320,57 @@ async fn a_publisher_that_ended_ends_the_drainer_and_gives_the_rows_back() {
     assert_eq!(drainer.ended().await.as_deref(), Some("token_expired: renew it"));
     let row = sqlite.store().list(List { status: None, limit: 1 }).await.expect("listed").remove(0);
     assert_eq!((row.status, row.attempts), (Status::Pending, 0));
+    let stats = drainer.snapshot().stats;
+    assert_eq!((stats.pending, stats.claimed), (1, 0), "the last numbers are those of the end");
+}
+
+/// Keeps the messages of warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Warnings {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().expect("kept").push(format!("{value:?}"));
+        }
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_that_does_not_answer_is_named_once_in_the_log() {
+    struct Slow(Arc<dyn Publisher>);
+    impl Publisher for Slow {
+        fn publish<'a>(&'a self, drafts: &'a [promethean_event::Draft<'a>]) -> promethean_outbox::Answers<'a> {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                self.0.publish(drafts).await
+            })
+        }
+    }
+    let warnings = Warnings::default();
+    let _kept = tracing::subscriber::set_default(warnings.clone());
+    let (sqlite, log) = (Sqlite::new(), Log::new());
+    sqlite.add(&[numbered("t", None, 1)]).await;
+    let settings = Settings { until_empty: true, ..Settings::default() };
+    let mut drainer = drain(sqlite.store(), Arc::new(Slow(log.publisher())), settings);
+    assert_eq!(drainer.ended().await, None);
+    let said = warnings.0.lock().expect("kept").clone();
+    assert_eq!(said, ["the hub has not answered for a while; the rows wait for it"]);
+    assert_eq!(log.events("t").await.len(), 1);
 }

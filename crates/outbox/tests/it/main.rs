@@ -1,5 +1,6 @@
 //! The outbox against real databases: `law.rs` is what every store keeps, one named test per case and store.
 
+mod client;
 mod crash;
 mod drainer;
 mod failover;

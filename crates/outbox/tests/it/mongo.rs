@@ -207,7 +207,10 @@ async fn a_row_that_no_mark_can_name_or_count_is_parked_and_blocks_nobody() {
     }
     mongo.add(&[numbered("t", Some("k"), 2)]).await;
     let log = Log::new();
-    assert_eq!(drain(mongo.store(), log.publisher(), quick()).ended().await, None);
+    let mut drainer = drain(mongo.store(), log.publisher(), quick());
+    assert_eq!(drainer.ended().await, None);
+    let done = drainer.snapshot();
+    assert_eq!((done.sent, done.parked, done.errors), (1, 5, 5), "they are counted");
     assert_eq!(log.events("t").await, [(Some("k".into()), "2".into())]);
     let parked = mongo.store().list(List { status: Some(Status::Error), limit: 10 }).await.expect("listed");
     let said = |word: &str| {

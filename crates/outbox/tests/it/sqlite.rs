@@ -179,7 +179,7 @@ async fn columns_that_hold_anything_else_make_a_bad_row_and_no_more() {
     assert_eq!(drainer.ended().await, None);
     let rows = sqlite.store().list(List { status: None, limit: 10 }).await.expect("listed");
     let reasons: Vec<_> = rows.iter().map(|row| (row.status, row.last_err.as_deref().unwrap_or_default())).collect();
-    for (n, word) in ["headers", "headers", "tags", "payload", "ts"].into_iter().enumerate() {
+    for (n, word) in ["headers", "headers", "tags", "payload", "ts", "headers"].into_iter().enumerate() {
         assert_eq!(reasons[n].0, Status::Error, "{n}");
         assert!(reasons[n].1.contains(word) && reasons[n].1.contains("bad_request"), "{:?}", reasons[n]);
     }
@@ -195,7 +195,10 @@ async fn a_row_whose_id_is_no_text_is_parked_and_published_never() {
     connection.execute(insert, [*b"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"]).expect("inserted");
     sqlite.add(&[numbered("t", Some("k"), 2)]).await;
     let log = Log::new();
-    assert_eq!(drain(sqlite.store(), log.publisher(), crate::fakes::quick()).ended().await, None);
+    let mut drainer = drain(sqlite.store(), log.publisher(), crate::fakes::quick());
+    assert_eq!(drainer.ended().await, None);
+    let done = drainer.snapshot();
+    assert_eq!((done.sent, done.parked, done.errors), (1, 2, 2), "they are counted");
     assert_eq!(log.events("t").await, [(Some("k".into()), "2".into())], "they hold nobody back");
     let parked = List { status: Some(Status::Error), limit: 10 };
     let parked = sqlite.store().list(parked).await.expect("listed");
@@ -240,4 +243,167 @@ async fn an_idle_drainer_asks_at_most_four_times_a_second() {
     }
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     assert_eq!(drainer.stop().await.sent, 1);
+}
+
+#[tokio::test]
+async fn ids_that_are_not_unique_are_made_so_or_named() {
+    let sqlite = Sqlite::new();
+    let connection = connect(&sqlite.path());
+    let made: String = connection
+        .query_row("SELECT sql FROM sqlite_master WHERE name = 'outbox'", (), |row| row.get(0))
+        .expect("the table");
+    let plain = made.replace("CREATE TABLE outbox", "CREATE TABLE plain").replace("NOT NULL UNIQUE", "NOT NULL");
+    connection.execute_batch(&plain).expect("made");
+    let insert = "INSERT INTO plain (id, topic, payload) VALUES ('0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d', ?1, '1')";
+    connection.execute(insert, ["a"]).expect("inserted");
+    connection.execute(insert, ["b"]).expect("inserted twice");
+    let open = || SqliteOutbox::open_existing(sqlite.path(), "plain", Schema::Create);
+    let refused = open().expect_err("refused").to_string();
+    assert!(refused.contains("UNIQUE") && refused.contains("CREATE UNIQUE INDEX plain_id ON plain (id)"), "{refused}");
+    connection.execute("DELETE FROM plain WHERE topic = 'b'", ()).expect("deleted");
+    for _ in 0..2 {
+        open().expect("made unique");
+    }
+    connection.execute(insert, ["c"]).expect_err("an id is there once");
+    // One that is unique already gets no second index.
+    let own = "SELECT count(*) FROM sqlite_master WHERE name = 'outbox_id'";
+    assert_eq!(connection.query_row(own, (), |row| row.get::<_, u32>(0)).expect("counted"), 0);
+}
+
+#[tokio::test]
+async fn a_table_that_the_remedy_made_an_outbox_publishes_events_of_today() {
+    let sqlite = Sqlite::new();
+    let connection = connect(&sqlite.path());
+    let insert = |n: u32| {
+        let id = format!("0000000{n}-7d3b-7cc2-8b1a-3f0e2c9a4b5d");
+        connection.execute("INSERT INTO old (id, topic, payload) VALUES (?1, 't', ?2)", (id, n)).expect("inserted");
+    };
+    let old = "CREATE TABLE old (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, topic TEXT, payload TEXT)";
+    connection.execute_batch(old).expect("made");
+    insert(1);
+    let open = || SqliteOutbox::open_existing(sqlite.path(), "old", Schema::Create);
+    let refused = open().expect_err("refused").to_string();
+    connection.execute_batch(refused.split_once("lacks\n").expect("a remedy").1).expect("the remedy runs");
+    insert(2);
+    let store: Arc<dyn OutboxStore> = Arc::new(open().expect("now it is one"));
+    let waiting = store.stats().await.expect("counted");
+    assert_eq!((waiting.pending, waiting.oldest), (2, Some(Duration::ZERO)), "nobody knows how long");
+    let (before, log) = (promethean_event::Millis::now(), Log::new());
+    assert_eq!(drain(Arc::clone(&store), log.publisher(), crate::fakes::quick()).ended().await, None);
+    let topic = promethean_event::Topic::parse("t").expect("a topic");
+    let max = promethean_store::ReadMax { events: 10, bytes: usize::MAX };
+    let events = log.bus.store().read(&topic, 1, max).await.expect("read");
+    assert_eq!(events.len(), 2);
+    assert!(events.iter().all(|event| event.ts >= before), "{events:?}");
+    // The row has that time too, and so stays as long as others do and no longer.
+    assert_eq!(store.purge_sent(Duration::from_secs(60), 10).await.expect("purged"), 0);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(store.purge_sent(Duration::ZERO, 10).await.expect("purged"), 2);
+}
+
+/// How many statements a drainer makes in three seconds, once it has come to rest.
+async fn statements_of(sqlite: &Sqlite, settings: Settings) -> u64 {
+    let asked = Arc::new(AtomicU64::new(0));
+    let mut connection = connect(&sqlite.path());
+    let counter = Arc::clone(&asked);
+    let count = move |_: rusqlite::trace::TraceEvent<'_>| {
+        counter.fetch_add(1, SeqCst);
+    };
+    connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(count)).expect("traced");
+    let outbox = SqliteOutbox::with_connection(connection, "outbox").expect("opened");
+    let drainer = drain(Arc::new(outbox), Log::new().publisher(), settings);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let before = asked.load(SeqCst);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let idle = asked.load(SeqCst) - before;
+    drainer.stop().await;
+    idle
+}
+
+#[tokio::test]
+async fn a_short_lease_does_not_make_an_idle_drainer_ask_more() {
+    let settings = Settings { lease: Duration::from_secs(1), ..Settings::default() };
+    let idle = statements_of(&Sqlite::new(), settings).await;
+    assert!((3..=12).contains(&idle), "{idle} statements in 3 s");
+}
+
+#[tokio::test]
+async fn rows_that_wait_for_their_key_do_not_make_an_idle_drainer_ask_more() {
+    let sqlite = Sqlite::new();
+    sqlite.add(&[numbered("t", Some("k"), 1), numbered("t", Some("k"), 2)]).await;
+    let far = "UPDATE outbox SET status = 'claimed', claimed_by = 'x', lease_until = 9000000000000 WHERE seq = 1";
+    connect(&sqlite.path()).execute(far, ()).expect("claimed by another");
+    let idle = statements_of(&sqlite, Settings::default()).await;
+    assert!((3..=12).contains(&idle), "{idle} statements in 3 s");
+}
+
+#[tokio::test]
+async fn a_lease_that_is_no_time_holds_no_row_and_no_key_for_ever() {
+    for wrong in [
+        "status = 'pending', lease_until = 'soon'",
+        "status = 'pending', lease_until = 4e15 + 0.5",
+        "status = 'claimed', lease_until = 'soon'",
+        "status = 'claimed', lease_until = NULL",
+    ] {
+        let (sqlite, log) = (Sqlite::new(), Log::new());
+        sqlite.add(&(0..3).map(|n| numbered("t", Some("k"), n)).collect::<Vec<_>>()).await;
+        connect(&sqlite.path()).execute(&format!("UPDATE outbox SET {wrong} WHERE seq = 1"), ()).expect("changed");
+        let store = sqlite.store();
+        let stats = store.stats().await.expect("counted");
+        assert_eq!(stats.pending + stats.claimed, 3, "{wrong}: every row is counted");
+        if wrong.contains("claimed") {
+            let rows = crate::law::claim(&store, 10, "w").await;
+            assert_eq!(rows, [], "{wrong}: the later rows wait for it");
+        }
+        let mut drainer = drain(store, log.publisher(), crate::fakes::quick());
+        let ended = tokio::time::timeout(Duration::from_secs(10), drainer.ended()).await;
+        assert_eq!(ended.expect("it ends"), None, "{wrong}");
+        assert_eq!(crate::fakes::by_key(&log.events("t").await)["k"], [0, 1, 2], "{wrong}");
+    }
+}
+
+#[test]
+fn what_is_looked_at_again_and_again_is_found_by_an_index() {
+    let sqlite = Sqlite::new();
+    let mut connection = connect(&sqlite.path());
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let statements = Arc::clone(&seen);
+    let keep = move |event: rusqlite::trace::TraceEvent<'_>| {
+        if let rusqlite::trace::TraceEvent::Stmt(_, sql) = event {
+            statements.lock().expect("kept").push(sql.to_owned());
+        }
+    };
+    connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(keep)).expect("traced");
+    let outbox = SqliteOutbox::with_connection(connection, "outbox").expect("opened");
+    seen.lock().expect("kept").clear();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        sqlite.add(&[numbered("t", Some("k"), 1)]).await;
+        let store: Arc<dyn OutboxStore> = Arc::new(outbox);
+        crate::law::claim(&store, 10, "w").await;
+        store.requeue_expired().await.expect("requeued");
+        store.stats().await.expect("counted");
+    });
+    let statements = seen.lock().expect("kept").clone();
+    assert!(statements.len() >= 4, "{statements:?}");
+    for sql in statements {
+        let explained = format!("EXPLAIN QUERY PLAN {}", sql.split("RETURNING").next().expect("a statement"));
+        let connection = connect(&sqlite.path());
+        let mut plan = connection.prepare(&explained).expect("explained");
+        let mut steps = plan.raw_query();
+        while let Some(row) = steps.next().expect("a step") {
+            let step: String = row.get(3).expect("a text");
+            let scan = step.starts_with("SCAN") && ["outbox", "o", "e"].contains(&step.split(' ').nth(1).unwrap_or(""));
+            assert!(!scan || step.contains("INDEX"), "{step}: {sql}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_may_not_be_written_is_named_with_the_remedy() {
+    let sqlite = Sqlite::new();
+    let read_only = || Connection::open_with_flags(sqlite.path(), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY);
+    let refused =
+        SqliteOutbox::with_connection(read_only().expect("opened"), "outbox").expect_err("refused").to_string();
+    assert!(refused.contains("app.db may not be written") && refused.contains("check"), "{refused}");
 }

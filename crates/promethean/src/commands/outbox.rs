@@ -14,7 +14,7 @@ use super::{hub, logging};
 use crate::args::{DrainArgs, OutboxAt, OutboxCommand};
 use crate::config::{LogFormat, duration};
 use crate::exit::{Exit, Failure};
-use crate::outbox::{OutboxConfig, Place};
+use crate::outbox::{OutboxConfig, Place, lease};
 
 pub(crate) fn run(command: OutboxCommand) -> Result<(), Failure> {
     match command {
@@ -98,22 +98,31 @@ fn row_json(row: &Row) -> Result<String, Failure> {
 }
 
 fn drained(args: &DrainArgs) -> Result<(), Failure> {
-    let time = |name: &str, text: &str| duration(text).map_err(|reason| Failure::usage(format!("{name}: {reason}")));
-    let place = Place::parse(&args.outbox.url).map_err(|reason| Failure::usage(format!("--outbox: {reason}")))?;
-    let config = OutboxConfig {
-        place,
-        table: args.outbox.table.clone(),
-        batch: args.batch.max(1),
-        lease: time("--lease", &args.lease)?,
-        max_attempts: args.max_attempts.max(1),
-        keep_sent: time("--keep-sent", &args.keep_sent)?,
-    };
+    let config = config(args)?;
     logging::start(EnvFilter::new("warn,promethean_outbox=info"), LogFormat::Text, false);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(Failure::failed)?;
     let ended = runtime.block_on(until_ended(args, &config));
     runtime.shutdown_timeout(Duration::from_millis(200));
     ended
+}
+
+/// The settings, held to the same bounds as the hub's own.
+fn config(args: &DrainArgs) -> Result<OutboxConfig, Failure> {
+    let wrong = |name: &str, reason: &str| Failure::usage(format!("{name}: {reason}"));
+    for (name, is_none) in [("--batch", args.batch == 0), ("--max-attempts", args.max_attempts == 0)] {
+        if is_none {
+            return Err(wrong(name, "must be a whole number of at least 1"));
+        }
+    }
+    Ok(OutboxConfig {
+        place: Place::parse(&args.outbox.url).map_err(|reason| wrong("--outbox", &reason))?,
+        table: args.outbox.table.clone(),
+        batch: args.batch,
+        lease: lease(&args.lease).map_err(|reason| wrong("--lease", &reason))?,
+        max_attempts: args.max_attempts,
+        keep_sent: duration(&args.keep_sent).map_err(|reason| wrong("--keep-sent", &reason))?,
+    })
 }
 
 async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Failure> {
@@ -170,4 +179,34 @@ fn report(snapshot: &Snapshot, as_json: bool) -> Result<(), Failure> {
     }
     out::done(&format!("{sent} sent, {errors} errors, {parked} parked; {} left", stats.pending + stats.claimed));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        drain: DrainArgs,
+    }
+
+    #[test]
+    fn a_drain_is_held_to_the_bounds_of_the_hub() {
+        let config = |flags: &[&str]| {
+            let line = ["drain", "--outbox", "sqlite:a.db"].iter().chain(flags);
+            super::config(&Line::parse_from(line).drain)
+        };
+        assert_eq!(config(&["--lease", "1s", "--batch", "1"]).expect("good").lease, Duration::from_secs(1));
+        for flags in [["--lease", "0s"], ["--lease", "999ms"], ["--batch", "0"], ["--max-attempts", "0"]] {
+            let refused = config(&flags).expect_err("refused");
+            assert_eq!(refused.exit, Exit::Usage);
+            assert!(
+                refused.to_string().starts_with(flags[0]) && refused.to_string().contains("at least 1"),
+                "{refused}"
+            );
+        }
+    }
 }

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use promethean_event::Topic;
 use promethean_gateway::EdgeConfig;
@@ -229,11 +228,15 @@ impl<'a> Reader<'a> {
     }
 
     fn outbox(&self) -> Result<Option<OutboxConfig>, ConfigError> {
-        let Some(url) = self.text("outbox_url") else { return Ok(None) };
-        let lease = self.parsed("outbox_lease", |text| match units::duration(text)? {
-            lease if lease < Duration::from_secs(1) => Err(format!("{text} must be at least 1s")),
-            lease => Ok(lease),
-        })?;
+        let Some(url) = self.text("outbox_url") else {
+            let others = ["outbox_table", "outbox_batch", "outbox_lease", "outbox_max_attempts", "outbox_keep_sent"];
+            let said = |name: &&&str| self.0.get(name).is_some_and(|said| said.origin != Origin::Default);
+            return match others.iter().find(said) {
+                Some(name) => Err(self.wrong(name, "needs outbox_url too: without it nothing is drained")),
+                None => Ok(None),
+            };
+        };
+        let lease = self.parsed("outbox_lease", crate::outbox::lease)?;
         Ok(Some(OutboxConfig {
             place: Place::parse(url).map_err(|reason| self.wrong("outbox_url", reason))?,
             table: self.text("outbox_table").unwrap_or("outbox").to_owned(),

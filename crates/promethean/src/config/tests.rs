@@ -194,6 +194,7 @@ fn the_outbox_is_a_table_or_single_settings() {
         ("[outbox]\nurl = \"shop.db\"", "sqlite:PATH"),
         ("[outbox]\nurl = \"sqlite:a\"\nlease = \"10ms\"", "at least 1s"),
         ("[outbox]\nurls = \"x\"", "did you mean outbox_url"),
+        ("[outbox]\nbatch = 7", "outbox_batch: needs outbox_url"),
         ("outbox = 1", "unknown key"),
     ] {
         let why = refused(&[], &[], file);
