@@ -349,7 +349,10 @@ impl<'a> Batch<'a> {
     async fn finish(&self, session: &mut ClientSession) -> Attempt {
         for round in 0.. {
             match limited(session.commit_transaction()).await {
-                Ok(()) => return Attempt::Committed,
+                Ok(()) => {
+                    self.shared.heard(session);
+                    return Attempt::Committed;
+                }
                 // The first answer to a commit is the truth; a later one speaks of a commit whose answer was lost.
                 Err(fault) if fault.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
                     return if round == 0 { Attempt::Again(fault) } else { Attempt::Open(fault) };
@@ -428,9 +431,11 @@ async fn find_ids(shared: &Shared, ids: &[String]) -> Result<Vec<(EventId, Taken
     let events = shared.database.collection::<RawDocumentBuf>(EVENTS);
     let fields = doc! { "_id": 0, "id": 1, "topic": 1, "seq": 1, "batch": 1 };
     patiently("whether ids are taken", || async {
-        let mut cursor = events.find(doc! { "id": { "$in": ids } }).projection(fields.clone()).await?;
+        let mut session = shared.session().await?;
+        let asked = events.find(doc! { "id": { "$in": ids } }).projection(fields.clone());
+        let mut cursor = asked.session(&mut session).await?;
         let mut found = Vec::new();
-        while cursor.advance().await? {
+        while cursor.advance(&mut session).await? {
             let document = cursor.current();
             let id = document.get_str("id").ok().and_then(|id| EventId::parse(id).ok());
             let topic = document.get_str("topic").ok().and_then(|name| Topic::parse(name).ok());
@@ -440,6 +445,7 @@ async fn find_ids(shared: &Shared, ids: &[String]) -> Result<Vec<(EventId, Taken
                 found.push((id, Taken { topic, seq }, batch.unwrap_or_default()));
             }
         }
+        shared.heard(&session);
         Ok(found)
     })
     .await

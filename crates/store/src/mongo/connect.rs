@@ -5,7 +5,10 @@ use std::time::Duration;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::{Error as Fault, ErrorKind};
-use mongodb::options::{Acknowledgment, ClientOptions, IndexOptions, ReadConcern, ServerAddress, WriteConcern};
+use mongodb::options::{
+    Acknowledgment, ClientOptions, IndexOptions, ReadConcern, ReadPreference, SelectionCriteria, ServerAddress,
+    WriteConcern,
+};
 use mongodb::{Client, Database, IndexModel};
 
 use super::fault::{self, code, words};
@@ -105,6 +108,8 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database, Stri
     client.server_selection_timeout.get_or_insert(Duration::from_secs(5));
     client.write_concern = Some(write_concern());
     client.read_concern = Some(ReadConcern::majority());
+    // Whatever the address says: a secondary knows later than the primary what a majority has.
+    client.selection_criteria = Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
     client.retry_writes = Some(true);
     client.retry_reads = Some(true);
     let name = client.default_database.clone().unwrap_or_else(|| DEFAULT_DATABASE.to_owned());

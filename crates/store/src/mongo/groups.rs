@@ -90,8 +90,15 @@ async fn save(
 ) -> Result<Saved> {
     let (began, mut open) = (Instant::now(), false);
     for round in 0.. {
-        let saved = limited(shared.cursors().update_one(filter.clone(), update.clone()).upsert(first)).await;
-        match saved {
+        let saved = limited(async {
+            let mut session = shared.session().await?;
+            let cursors = shared.cursors();
+            let saving = cursors.update_one(filter.clone(), update.clone()).upsert(first);
+            let saved = saving.session(&mut session).await;
+            shared.heard(&session);
+            saved
+        });
+        match saved.await {
             Ok(done) if done.matched_count == 1 || done.upserted_id.is_some() => return Ok(Saved::Yes(new)),
             // Nothing matched: somebody else saved, or an attempt of ours did whose answer was lost.
             Ok(_) => return whose(shared, id, new, open).await,
@@ -130,9 +137,10 @@ pub(super) async fn groups(shared: &Shared, topic: &Topic) -> Result<Vec<(Group,
     let range = doc! { "_id": { "$gte": format!("{topic}::"), "$lt": format!("{topic}:;") } };
     let cursors = shared.cursors();
     let found = patiently("listing groups", || async {
-        let mut cursor = cursors.find(range.clone()).sort(doc! { "_id": 1 }).await?;
+        let mut session = shared.session().await?;
+        let mut cursor = cursors.find(range.clone()).sort(doc! { "_id": 1 }).session(&mut session).await?;
         let mut found = Vec::new();
-        while cursor.advance().await? {
+        while cursor.advance(&mut session).await? {
             found.push(cursor.deserialize_current()?);
         }
         Ok(found)

@@ -105,7 +105,11 @@ impl Mongo {
         let counters = self.shared.database.collection::<Document>(COUNTERS);
         patiently("the end of the topic", || async {
             let update = doc! { "$set": end.clone() };
-            counters.update_one(doc! { "_id": info.topic.as_str() }, update).upsert(true).await
+            let mut session = self.shared.session().await?;
+            let moving = counters.update_one(doc! { "_id": info.topic.as_str() }, update).upsert(true);
+            moving.session(&mut session).await?;
+            self.shared.heard(&session);
+            Ok(())
         })
         .await?;
         self.shared.tails.announce(&info.topic, info.last_seq);
@@ -143,6 +147,9 @@ impl Piece {
         let documents = self.documents.iter().collect();
         let written = transaction::write(shared, documents, std::slice::from_ref(&self.growth)).await?;
         let moved = || Fault::custom("the topic's counter has moved".to_owned());
-        limited(written.ok_or_else(moved)?.commit_transaction()).await
+        let mut session = written.ok_or_else(moved)?;
+        limited(session.commit_transaction()).await?;
+        shared.heard(&session);
+        Ok(())
     }
 }

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::doc;
+use mongodb::options::{ReadPreference, SelectionCriteria};
 use promethean_store::mongo::{Mongo, OpenError, Options};
-use promethean_testmongo::{Setup, shared_url};
+use promethean_testmongo::{Scratch, Setup, shared_url};
 
 use crate::run;
 
@@ -62,6 +63,22 @@ fn a_set_of_another_name_is_told() {
         if url.contains("replicaSet=other") {
             let error = refused(&url).await;
             assert!(matches!(&error, OpenError::OtherSet { said, .. } if said == "other"), "{error:?}");
+        }
+    });
+}
+
+/// A secondary knows later than the primary what is safe: a hub that reads there passes events over.
+#[test]
+fn the_primary_is_read_whatever_the_address_says() {
+    run(60, async {
+        let scratch = Scratch::new();
+        for preference in ["secondary", "nearest", "secondaryPreferred"] {
+            let and = if scratch.url().contains('?') { '&' } else { '?' };
+            let url = format!("{}{and}readPreference={preference}", scratch.url());
+            let hub = Mongo::open(Options::new(url)).await.expect("a set of one member has nothing but a primary");
+            let at = hub.client().selection_criteria().cloned();
+            let primary = matches!(at, Some(SelectionCriteria::ReadPreference(ReadPreference::Primary)));
+            assert!(primary, "{preference}: {at:?}");
         }
     });
 }

@@ -67,7 +67,14 @@ impl Inner {
             .find_one_and_update(filter, vec![doc! { "$set": set }])
             .upsert(true)
             .return_document(ReturnDocument::After);
-        match fault::limited(taking).await {
+        // What the owner before had read, this one reads too: its state speaks of events that this hub has not heard of.
+        let taken = fault::limited(async {
+            let mut session = self.shared.session().await?;
+            let taken = taking.session(&mut session).await;
+            self.shared.heard(&session);
+            taken
+        });
+        match taken.await {
             Ok(taken) => Ok(taken),
             // It exists, and the filter does not fit: it is somebody else's.
             Err(error) if fault::is_duplicate(&error) => Ok(None),
