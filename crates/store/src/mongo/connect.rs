@@ -82,7 +82,7 @@ pub enum OpenError {
     OldServer(String),
     /// An import was cut off.
     #[error(
-        "the database {0:?} is half filled: `promethean migrate` was cut off; run it again, it goes on where it was"
+        "the database {0:?} is half filled: `promethean migrate` fills it, or was cut off; run it again, it goes on where it was"
     )]
     HalfImported(String),
     /// Something else.

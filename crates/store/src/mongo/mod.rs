@@ -51,6 +51,7 @@ use crate::{
 use append::Appends;
 pub use cluster::Cluster;
 pub use connect::{MINIMUM_VERSION, OpenError};
+pub use import::Target;
 use seen::Seen;
 use tails::Tails;
 
