@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReadConcern;
@@ -196,5 +196,45 @@ fn what_a_new_primary_does_not_know_to_be_safe_yet_is_waited_for_and_not_taken_f
         assert_eq!(read.iter().map(|event| event.seq).collect::<Vec<_>>(), [2]);
         assert_eq!(located[0].as_ref().map(|place| place.seq), Some(2));
         assert_eq!(latest[0].as_ref().map(|event| event.seq), Some(2));
+    });
+}
+
+/// How long a publish may take that MongoDB does not take: as `docs/mongodb.md` has it, and what a machine is busy with.
+const PROMISED: Duration = Duration::from_secs(35);
+
+#[test]
+fn a_publish_that_nobody_takes_is_refused_in_time_and_said_not_to_be_stored() {
+    run(120, async {
+        let mut replica = Setup::default().start();
+        let hub = open(&replica.url("away")).await;
+        promethean_store::suite::append(&hub, &[event("a")]).await;
+        replica.kill(0);
+        let began = Instant::now();
+        let publish = |n| hub.append(vec![event("a").id(n).new_event()]);
+        // The second waits for the first: its time counts all the same.
+        let both = tokio::join!(publish(1), publish(2));
+        assert!(began.elapsed() < PROMISED, "{:?}", began.elapsed());
+        for ended in [both.0, both.1] {
+            let error = ended.expect_err("nobody is there");
+            assert!(matches!(error, Error::Refused(_)), "{error:?}");
+            assert!(error.to_string().contains("nothing was stored"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_publish_whose_commit_is_not_answered_is_said_to_be_unknown_in_time() {
+    run(120, async {
+        let replica = Setup::default().flag("--setParameter").flag("enableTestCommands=1").start();
+        let hub = open(&replica.url("unanswered")).await;
+        promethean_store::suite::append(&hub, &[event("a")]).await;
+        let data = doc! { "failCommands": ["commitTransaction"], "blockConnection": true, "blockTimeMS": 90_000 };
+        let silent = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
+        replica.command(0, silent).expect("a failpoint");
+        let began = Instant::now();
+        let error = hub.append(vec![event("a").id(1).new_event()]).await.expect_err("no answer");
+        assert!(began.elapsed() < PROMISED, "{:?}", began.elapsed());
+        assert!(matches!(error, Error::Unknown(_)), "{error:?}");
+        assert!(error.to_string().contains("the outcome is unknown"), "{error}");
     });
 }
