@@ -67,6 +67,20 @@ fn a_set_of_another_name_is_told() {
     });
 }
 
+#[test]
+fn a_primary_that_is_there_and_not_as_the_address_says_is_not_said_to_be_missing() {
+    run(60, async {
+        let url = shared_url();
+        if url.contains("tls=") || !url.contains('?') {
+            return; // a developer's own server
+        }
+        let error = refused(&format!("{url}&tls=true")).await;
+        assert!(matches!(error, OpenError::NotSo { .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("has a primary, 127.0.0.1:") && said.contains("tls") && said.contains("I/O"), "{said}");
+    });
+}
+
 /// A secondary knows later than the primary what is safe: a hub that reads there passes events over.
 #[test]
 fn the_primary_is_read_whatever_the_address_says() {
