@@ -17,7 +17,9 @@ impl Inner {
     pub(super) async fn claim(&self, topic: &Topic, group: &Group) -> Result<Claim> {
         let life = self.life.lock().clone();
         if !life.fence.holds() {
-            return Err(Error::Refused("this hub has no place among the hubs at the moment".to_owned()));
+            let message =
+                "MongoDB has not taken this hub's heartbeat in time, it has no place among the hubs; try again";
+            return Err(Error::Refused(message.to_owned()));
         }
         // Nobody's, or this hub's already.
         let mut whose = doc! { "$in": [Bson::Null, &*life.id] };
