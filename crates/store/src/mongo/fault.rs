@@ -124,9 +124,13 @@ pub(super) fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 
+/// The longest wait between two attempts.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
 /// Waits a little before the next attempt: 2 to 4 ms first, doubling to half a second, never at the same time as others.
 pub(super) async fn pause(round: u32) {
-    let most = (4_u64 << round.min(7)).min(500);
+    let longest = u64::try_from(LONGEST_PAUSE.as_millis()).unwrap_or(u64::MAX);
+    let most = (4_u64 << round.min(7)).min(longest);
     tokio::time::sleep(Duration::from_millis(most / 2 + random() % (most / 2 + 1))).await;
 }
 

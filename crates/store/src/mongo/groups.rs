@@ -12,7 +12,9 @@ use mongodb::bson::{Binary, Bson, Document, doc};
 use promethean_event::{EventId, Group, Millis, Topic};
 
 use super::document::signed;
-use super::fault::{OPERATION, is_away, is_duplicate, limited, patiently, pause, random, words};
+use super::fault::{
+    LONGEST_PAUSE, OPERATION, REQUEST, is_away, is_duplicate, left, limited, patiently, pause, random, within, words,
+};
 use super::{CURSORS, Shared};
 use crate::{Error, GroupState, Result, Saved, Version};
 
@@ -88,9 +90,9 @@ async fn save(
     update: Document,
     first: bool,
 ) -> Result<Saved> {
-    let (began, mut open) = (Instant::now(), false);
+    let (end, mut open) = (Instant::now() + OPERATION, false);
     for round in 0.. {
-        let saved = limited(async {
+        let saved = within(left(end).min(REQUEST), async {
             let mut session = shared.session().await?;
             let cursors = shared.cursors();
             let saving = cursors.update_one(filter.clone(), update.clone()).upsert(first);
@@ -105,7 +107,8 @@ async fn save(
             Err(fault) if is_duplicate(&fault) => return whose(shared, id, new, open).await,
             Err(fault) if is_away(&fault) => {
                 open = true;
-                if began.elapsed() > OPERATION {
+                // The next attempt would have no time after its pause.
+                if left(end) <= LONGEST_PAUSE {
                     return Err(Error::Unknown(format!("MongoDB does not answer: {}", words(&fault))));
                 }
             }
