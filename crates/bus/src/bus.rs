@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use promethean_event::{
     Cursor, Draft, EventId, From, Group, IdMaker, Limits, Millis, Selector, Seq, SubscribeOptions, Topic, payload_of,
 };
-use promethean_store::{Error as StoreError, ReadMax, Start, Store};
+use promethean_store::{Error as StoreError, Peer, ReadMax, Start, Store};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,11 +18,14 @@ use crate::clock::Clock;
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
 use crate::patterns::Patterns;
-use crate::relay::{Cluster, Origin, RelayError, SeekTo};
+use crate::relay::{Cluster, Origin, RelayError, Relaying, SeekTo};
 use crate::runner::{self, Handle, Input, seek_of};
 use crate::status::{self, GroupStatus, Lag};
 use crate::subscription::Membership;
 use crate::{Burst, Error, Placed, Published, Subscription, burst};
+
+/// How long a group's owner is waited for that is asked how the group stands.
+const OWNER_TELLS: Duration = Duration::from_secs(2);
 
 /// What an operator may set.
 #[derive(Debug, Clone)]
@@ -371,20 +374,13 @@ impl Bus {
         unfinished: bool,
     ) -> Result<Option<GroupStatus>, Error> {
         let owner = cluster.ownership.owner(topic, group).await.map_err(|error| Error::group(&error))?;
-        if let Some(owner) = owner {
-            match cluster.relays.status(&owner, topic, group, unfinished).await {
-                Ok(status) => return Ok(status),
-                Err(RelayError::Refused(error)) => return Err(error),
-                // It may be gone, or its members may: what was saved is the truth then.
-                Err(RelayError::Lost(reason)) => {
-                    tracing::debug!(%topic, %group, owner = %owner.id, reason, "the owner does not tell");
-                }
+        match owner {
+            Some(owner) => {
+                let asked = cluster.relays.status(&owner, topic, group, unfinished);
+                self.core.status_at(asked, &owner, topic, group).await
             }
+            None => self.core.saved_status(topic, group).await,
         }
-        let stored = self.core.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
-        let Some((state, _)) = stored else { return Ok(None) };
-        let info = self.core.store.info(topic).await.map_err(|error| Error::group(&error))?;
-        Ok(Some(runner::saved_status(topic, group, state, info.map_or(0, |info| info.last_seq))))
     }
 
     /// How far a group is behind: no scan, whatever the topic's length.
@@ -429,6 +425,34 @@ impl Bus {
 }
 
 impl Core {
+    /// How a group stands by its owner's answer; where that does not come in time, as it was saved: the owner may hang, or
+    /// be gone, or its members may.
+    pub(crate) async fn status_at(
+        &self,
+        asked: Relaying<Option<GroupStatus>>,
+        owner: &Peer,
+        topic: &Topic,
+        group: &Group,
+    ) -> Result<Option<GroupStatus>, Error> {
+        let late = |_| Err(RelayError::Lost(format!("no answer within {OWNER_TELLS:?}")));
+        match tokio::time::timeout(OWNER_TELLS, asked).await.unwrap_or_else(late) {
+            Ok(status) => Ok(status),
+            Err(RelayError::Refused(error)) => Err(error),
+            Err(RelayError::Lost(reason)) => {
+                tracing::debug!(%topic, %group, owner = %owner.id, reason, "the owner does not tell");
+                self.saved_status(topic, group).await
+            }
+        }
+    }
+
+    /// How a group stands as it was saved.
+    async fn saved_status(&self, topic: &Topic, group: &Group) -> Result<Option<GroupStatus>, Error> {
+        let stored = self.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
+        let Some((state, _)) = stored else { return Ok(None) };
+        let info = self.store.info(topic).await.map_err(|error| Error::group(&error))?;
+        Ok(Some(runner::saved_status(topic, group, state, info.map_or(0, |info| info.last_seq))))
+    }
+
     /// The wall clock, for times that people see.
     pub(crate) fn wall(&self) -> Millis {
         Millis::now()

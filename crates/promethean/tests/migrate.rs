@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use mongodb::bson::doc;
 use promethean_event::{Event, Group, Millis, Topic};
 use promethean_store::log::{Log, Options as LogOptions};
-use promethean_store::mongo::{Mongo, OpenError, Options};
+use promethean_store::mongo::{Cluster, Mongo, OpenError, Options};
 use promethean_store::suite::{append, event, topic};
 use promethean_store::{
-    Compaction, EventLog as _, GroupState, GroupStore as _, ReadMax, Retention, Store, TopicSettings, Unfinished,
+    Compaction, EventLog as _, GroupState, GroupStore as _, Ownership as _, ReadMax, Retention, Store, Terms,
+    TopicSettings, Unfinished,
 };
 use promethean_testmongo::Scratch;
 use tempfile::TempDir;
@@ -100,7 +101,96 @@ fn an_embedded_store_moves_to_mongodb_as_it_is() {
     // Now the database has an event of its own.
     let (code, text) = said(&migrate(&dir, scratch.url()).output().expect("it runs"));
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("do not come from here"), "{text}");
+    assert!(text.contains("in use already") && text.contains("nothing was written"), "{text}");
+}
+
+#[test]
+fn a_database_whose_hubs_have_gone_on_is_refused_and_left_as_it_is() {
+    let (dir, scratch) = (tempfile::tempdir().expect("a directory"), Scratch::new());
+    let runtime = runtime();
+    runtime.block_on(fill(&dir, 100));
+    let (code, text) = said(&migrate(&dir, scratch.url()).output().expect("it runs"));
+    assert_eq!(code, Some(0), "{text}");
+    // The hubs of the database go on: a group acks, another one is new.
+    let (plain, ops) = (topic("plain"), group("ops"));
+    runtime.block_on(async {
+        let hub = Mongo::open(Options::new(scratch.url())).await.expect("opens");
+        let (_, version) = hub.load(&plain, &ops).await.expect("loaded").expect("it was copied");
+        hub.compare_and_set(&plain, &ops, version, state(60)).await.expect("saved");
+    });
+    let refused = |what: &str| {
+        let (code, text) = said(&migrate(&dir, scratch.url()).output().expect("it runs"));
+        assert_eq!(code, Some(1), "{what}: {text}");
+        assert!(text.contains("in use already") && text.contains("plain is not the same"), "{what}: {text}");
+    };
+    refused("a group has acked");
+    runtime.block_on(async {
+        let hub = Mongo::open(Options::new(scratch.url())).await.expect("no mark is left that keeps hubs out");
+        let (now, version) = hub.load(&plain, &ops).await.expect("loaded").expect("it is there");
+        assert_eq!(now, state(60), "what was acked stays acked");
+        hub.compare_and_set(&plain, &ops, version, state(7)).await.expect("saved");
+        hub.compare_and_set(&plain, &group("new"), 0, state(3)).await.expect("saved");
+    });
+    refused("there is a group that the directory has not");
+    assert!(runtime.block_on(Mongo::open(Options::new(scratch.url()))).is_ok(), "hubs start as before");
+}
+
+#[test]
+fn an_import_and_a_running_hub_exclude_each_other() {
+    let (dir, scratch) = (tempfile::tempdir().expect("a directory"), Scratch::new());
+    let runtime = runtime();
+    runtime.block_on(fill(&dir, 10));
+    let hub = runtime.block_on(Mongo::open(Options::new(scratch.url()))).expect("opens");
+    let join = || runtime.block_on(Cluster::join(&hub, "ws://10.0.0.5:8090", "1", Terms::default()));
+    let place = join().expect("a place");
+    let (code, text) = said(&migrate(&dir, scratch.url()).output().expect("it runs"));
+    assert_eq!((code, text.contains("running on the database (ws://10.0.0.5:8090)")), (Some(1), true), "{text}");
+    runtime.block_on(async {
+        hub.begin_import().await.expect_err("a hub that came after the first look is found by the second");
+        assert!(!hub.import_target().await.expect("known").begun, "and no mark is left");
+        place.leave().await.expect("left");
+        hub.begin_import().await.expect("nobody is there");
+    });
+    let refused = join().err().expect("a hub that looked before the import began is refused").to_string();
+    assert!(refused.contains("promethean migrate"), "{refused}");
+    runtime.block_on(hub.end_import()).expect("ended");
+    let (code, text) = said(&migrate(&dir, scratch.url()).output().expect("it runs"));
+    assert_eq!(code, Some(0), "{text}");
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("listed") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        if entry.file_type().expect("a type").is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("copied");
+        }
+    }
+}
+
+#[test]
+fn what_recovery_cuts_off_the_directory_is_told() {
+    let (dir, scratch) = (tempfile::tempdir().expect("a directory"), Scratch::new());
+    let running = tempfile::tempdir().expect("a directory");
+    runtime().block_on(async {
+        let log = Log::open(LogOptions::new(running.path())).expect("opens");
+        append(&log, &[event("t")]).await;
+        append(&log, &[event("t")]).await;
+        // As a crash in the middle of the last write leaves it.
+        copy(running.path(), dir.path());
+    });
+    let journal = dir.path().join("journal").join("00000001.wal");
+    let mut bytes = std::fs::read(&journal).expect("a journal");
+    let last = bytes.iter().rposition(|byte| *byte != 0).expect("a frame");
+    bytes[last - 40..=last].fill(0);
+    std::fs::write(&journal, bytes).expect("written");
+    let output = migrate(&dir, scratch.url()).output().expect("it runs");
+    let (code, text) = said(&output);
+    assert_eq!((code, text.contains("1 events")), (Some(0), true), "{text}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cut a frame that was not whole"), "{text}");
 }
 
 #[test]

@@ -62,12 +62,14 @@ impl Runner {
     }
 
     async fn read_snapshot(&mut self, dispatcher: &mut Dispatcher, max: usize) {
-        if self.snapshot.is_none() {
-            self.snapshot = self.core.store.key_snapshot(&self.topic).await.ok();
-        }
-        let read = match &mut self.snapshot {
-            Some(snapshot) => snapshot.next(max).await,
-            None => Ok(Vec::new()),
+        // One that cannot be had is not an empty one: that would end it.
+        let read = match self.snapshot.take() {
+            Some(snapshot) => Ok(snapshot),
+            None => self.core.store.key_snapshot(&self.topic).await,
+        };
+        let read = match read {
+            Ok(snapshot) => self.snapshot.insert(snapshot).next(max).await,
+            Err(error) => Err(error),
         };
         let left = match &read {
             Ok(events) if events.is_empty() => dispatcher.left_of_snapshot(max),

@@ -392,9 +392,11 @@ impl Follower {
                 let _ = reply.send(Err(Error::new(Code::BadRequest, message)));
             }
             Input::Status { unfinished, reply, .. } => {
-                let Seat { topic, group, .. } = &self.seat;
+                let Seat { core, topic, group, .. } = &self.seat;
                 let asked = self.cluster.relays.status(&self.owner, topic, group, unfinished);
-                tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
+                let (core, owner) = (Arc::clone(core), self.owner.clone());
+                let (topic, group) = (topic.clone(), group.clone());
+                tokio::spawn(async move { drop(reply.send(core.status_at(asked, &owner, &topic, &group).await)) });
             }
             Input::Drain(done) => drop(done.send(())),
         }

@@ -2,6 +2,9 @@
 //!
 //! Topic by topic, piece by piece: a piece and the topic's counter go in one transaction, so that a run that was cut
 //! off goes on at the counter. Then everything is read again on both sides and compared.
+//!
+//! Written to is only a database that has nothing in it, or one whose import was cut off, and no hub runs on either. Any
+//! other is only compared: its hubs may have gone on from what was copied, and that must not be set back.
 
 use indicatif::ProgressBar;
 use promethean_event::{Event, Topic};
@@ -22,6 +25,9 @@ pub(crate) fn run(args: &MigrateArgs) -> Result<(), Failure> {
     if !args.from.join("FORMAT").exists() {
         return Err(Failure::usage(format!("--from: {} is not a data directory of a hub", args.from.display())));
     }
+    // What recovery cuts off is not copied: that must not go unsaid.
+    let log = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::new("warn"));
+    log.with_writer(std::io::stderr).with_ansi(super::stderr_is_coloured()).log_internal_errors(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
         let log =
@@ -36,10 +42,15 @@ pub(crate) fn run(args: &MigrateArgs) -> Result<(), Failure> {
         if args.json {
             return out::json(&copied);
         }
-        let Copied { topics, events, groups } = copied;
-        out::line(&format!(
-            "copied {topics} topics, {events} events and {groups} groups; read again and compared: the same on both sides"
-        ))?;
+        let Copied { topics, events, groups, written } = copied;
+        let what = format!("{topics} topics, {events} events and {groups} groups");
+        out::line(&if written {
+            format!("copied {what}; read again and compared: the same on both sides")
+        } else {
+            format!(
+                "the database has everything already: {what}; compared: the same on both sides, nothing was written"
+            )
+        })?;
         out::hint("MONGO_URL=… promethean serve");
         Ok(())
     })
@@ -51,6 +62,9 @@ struct Copied {
     topics: usize,
     events: u64,
     groups: usize,
+    /// Whether anything was to be copied.
+    #[serde(skip)]
+    written: bool,
 }
 
 struct Migration {
@@ -65,25 +79,74 @@ impl Migration {
         for topic in &topics {
             infos.extend(self.log.info(topic).await.map_err(Failure::failed)?);
         }
+        let running = self.mongo.hubs_alive().await.map_err(Failure::failed)?;
+        if !running.is_empty() {
+            let hubs = running.join(", ");
+            return Err(Failure::failed(format!("hubs are running on the database ({hubs}): stop them first")));
+        }
+        let before = self.mongo.import_target().await.map_err(Failure::failed)?;
+        if before.filled && !before.begun {
+            return self.only_compare(&topics, &infos).await;
+        }
         self.check_target(&infos).await?;
         self.mongo.begin_import().await.map_err(Failure::failed)?;
+        let copied = self.fill(&topics, &infos).await;
+        if copied.is_err() && !before.begun && self.mongo.import_target().await.is_ok_and(|now| !now.filled) {
+            // Nothing was written: the database is as empty as it was, and hubs may start on it.
+            let _ = self.mongo.end_import().await;
+        }
+        copied
+    }
+
+    /// A database that is in use, or was filled before: nothing is written to it, not even that it was looked at.
+    async fn only_compare(&self, topics: &[Topic], infos: &[TopicInfo]) -> Result<Copied, Failure> {
+        let compared = async {
+            let there = self.mongo.topics().await.map_err(Failure::failed)?;
+            if let Some(other) = there.iter().find(|topic| infos.iter().all(|info| info.topic != **topic)) {
+                return Err(Failure::failed(format!("{other} is not in the directory")));
+            }
+            self.compare_all(topics, infos).await
+        };
+        let (events, groups) = compared.await.map_err(|failure| {
+            Failure::new(
+                failure.exit,
+                format!(
+                    "the database is in use already, and is not what this directory holds: {failure}; nothing was \
+                     written; name an empty database in --to"
+                ),
+            )
+        })?;
+        Ok(Copied { topics: infos.len(), events, groups, written: false })
+    }
+
+    async fn fill(&self, topics: &[Topic], infos: &[TopicInfo]) -> Result<Copied, Failure> {
         let total = infos.iter().map(|info| info.events).sum();
         let progress = out::progress(Some(total), "events copied");
-        for info in &infos {
+        for info in infos {
             self.copy(info, &progress).await?;
         }
         progress.finish_and_clear();
-        let mut groups = 0;
-        for topic in &topics {
-            groups += self.copy_groups_and_settings(topic).await?;
+        for topic in topics {
+            self.copy_groups_and_settings(topic).await?;
         }
+        let (events, groups) = self.compare_all(topics, infos).await?;
+        self.mongo.end_import().await.map_err(Failure::failed)?;
+        Ok(Copied { topics: infos.len(), events, groups, written: true })
+    }
+
+    /// How many events and groups there are, the same on both sides.
+    async fn compare_all(&self, topics: &[Topic], infos: &[TopicInfo]) -> Result<(u64, usize), Failure> {
+        let total = infos.iter().map(|info| info.events).sum();
         let progress = out::progress(Some(total), "events compared");
-        for info in &infos {
+        for info in infos {
             self.compare(info, &progress).await?;
         }
         progress.finish_and_clear();
-        self.mongo.end_import().await.map_err(Failure::failed)?;
-        Ok(Copied { topics: infos.len(), events: total, groups })
+        let mut groups = 0;
+        for topic in topics {
+            groups += self.compare_groups_and_settings(topic).await?;
+        }
+        Ok((total, groups))
     }
 
     /// What is in the database must come from this directory.
@@ -123,14 +186,12 @@ impl Migration {
         self.mongo.import_end(info).await.map_err(Failure::failed)
     }
 
-    async fn copy_groups_and_settings(&self, topic: &Topic) -> Result<usize, Failure> {
+    async fn copy_groups_and_settings(&self, topic: &Topic) -> Result<(), Failure> {
         let settings = self.log.settings(topic);
         if self.mongo.settings(topic) != settings {
             self.mongo.set_settings(topic, settings).await.map_err(Failure::failed)?;
         }
-        let groups = self.log.groups(topic).await.map_err(Failure::failed)?;
-        let count = groups.len();
-        for (group, state) in groups {
+        for (group, state) in self.log.groups(topic).await.map_err(Failure::failed)? {
             let there = self.mongo.load(topic, &group).await.map_err(Failure::failed)?;
             let version = match there {
                 Some((same, _)) if same == state => continue,
@@ -143,7 +204,7 @@ impl Migration {
                 return Err(Failure::failed(why));
             }
         }
-        Ok(count)
+        Ok(())
     }
 
     async fn compare(&self, info: &TopicInfo, progress: &ProgressBar) -> Result<(), Failure> {
@@ -171,14 +232,20 @@ impl Migration {
         if there.as_ref().map(ends) != Some(ends(info)) {
             return Err(differ(format!("{info:?} and {there:?}")));
         }
+        Ok(())
+    }
+
+    /// How many groups the topic has, the same on both sides.
+    async fn compare_groups_and_settings(&self, topic: &Topic) -> Result<usize, Failure> {
+        let differ = |what: &str| Failure::failed(format!("{topic} is not the same on both sides: {what}"));
         let ours = self.log.groups(topic).await.map_err(Failure::failed)?;
         let theirs = self.mongo.groups(topic).await.map_err(Failure::failed)?;
         if ours != theirs {
-            return Err(differ("groups".to_owned()));
+            return Err(differ("groups"));
         }
         if self.log.settings(topic) != self.mongo.settings(topic) {
-            return Err(differ("settings".to_owned()));
+            return Err(differ("settings"));
         }
-        Ok(())
+        Ok(ours.len())
     }
 }

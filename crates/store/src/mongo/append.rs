@@ -14,6 +14,8 @@
 //! An answer is given only when the outcome is known. A commit whose answer was lost is asked for again; then the
 //! events are looked for by id and batch. Ids are unique, so that an attempt that did commit after all makes the next
 //! one fail and be found. What is not known when the time is over is said to be unknown.
+//!
+//! The time is one for everything, from the call on: waiting in the queue, attempts, questions in between.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,7 +31,7 @@ use promethean_event::{EventId, IdOrigin, NewEvent, Seq, Topic};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::document::{encode, number, unsigned, wire_bytes};
-use super::fault::{OPERATION, code, is_away, is_duplicate, limited, nonce, patiently, pause, words};
+use super::fault::{OPERATION, REQUEST, before, code, is_away, is_duplicate, left, nonce, pause, within, words};
 use super::plan::{Item, Plan, Taken};
 use super::{COUNTERS, EVENTS, Shared, transaction};
 use crate::{Error, Outcome, Result};
@@ -240,8 +242,8 @@ struct Batch<'a> {
     ends: HashMap<Topic, Seq>,
     /// Attempts that may have been committed.
     open: Vec<Plan>,
-    /// When the first call of it came.
-    began: Instant,
+    /// When the time of the first call of it is over.
+    end: Instant,
 }
 
 /// How an attempt ended.
@@ -271,7 +273,7 @@ impl<'a> Batch<'a> {
             }
         }
         let (taken, open) = (HashMap::new(), Vec::new());
-        Self { shared, id: nonce(), calls, documents, taken, ends, open, began }
+        Self { shared, id: nonce(), calls, documents, taken, ends, open, end: began + OPERATION }
     }
 
     async fn run(mut self) -> Result<Plan> {
@@ -285,8 +287,10 @@ impl<'a> Batch<'a> {
                 Attempt::Never(fault) => return Err(self.given_up(&fault)),
                 Attempt::Taken(fault) => {
                     let known = self.taken.len();
-                    if let Some(found) = self.look_up().await? {
-                        return Ok(found);
+                    match self.look_up().await {
+                        Ok(Some(found)) => return Ok(found),
+                        Ok(None) => {}
+                        Err(fault) => return Err(self.given_up(&fault)),
                     }
                     if self.taken.len() > known {
                         continue;
@@ -302,13 +306,19 @@ impl<'a> Batch<'a> {
                 }
                 Attempt::Again(fault) => fault,
             };
-            if self.began.elapsed() > OPERATION {
+            if self.is_late() {
                 return Err(self.given_up(&fault));
             }
             pause(round).await;
-            self.refresh().await?;
+            if let Err(fault) = self.refresh().await {
+                return Err(self.given_up(&fault));
+            }
         }
         unreachable!("the loop ends by an answer or the time limit")
+    }
+
+    fn is_late(&self) -> bool {
+        left(self.end).is_zero()
     }
 
     fn given_up(&self, fault: &Fault) -> Error {
@@ -318,14 +328,6 @@ impl<'a> Batch<'a> {
         } else {
             let limit = OPERATION.as_secs();
             Error::Unknown(format!("MongoDB did not say within {limit} s whether it was stored: {why}"))
-        }
-    }
-
-    /// A failed question in the middle: what is known stays what it is.
-    fn unasked(&self, error: Error) -> Error {
-        match error {
-            Error::Refused(why) if !self.open.is_empty() => Error::Unknown(why),
-            other => other,
         }
     }
 
@@ -339,7 +341,14 @@ impl<'a> Batch<'a> {
         if documents.len() != plan.inserts.len() {
             return Attempt::Never(Fault::custom("an event could not be numbered: this is a bug".to_owned()));
         }
-        match transaction::write(self.shared, documents, &plan.growth).await {
+        if self.is_late() {
+            return Attempt::Again(Fault::custom(format!("it waited {} s for its turn", OPERATION.as_secs())));
+        }
+        // Given up before its commit, a transaction is ended by the driver.
+        match within(left(self.end), transaction::write(self.shared, documents, &plan.growth)).await {
+            Ok(Some(_)) if self.is_late() => {
+                Attempt::Again(Fault::custom("the time was over before the commit".to_owned()))
+            }
             Ok(Some(mut session)) => self.finish(&mut session).await,
             Ok(None) => Attempt::Again(Fault::custom("another hub appends to the topic at the same time".to_owned())),
             Err(fault) => sort(fault),
@@ -348,15 +357,18 @@ impl<'a> Batch<'a> {
 
     async fn finish(&self, session: &mut ClientSession) -> Attempt {
         for round in 0.. {
-            match limited(session.commit_transaction()).await {
-                Ok(()) => return Attempt::Committed,
+            match within(left(self.end).min(REQUEST), session.commit_transaction()).await {
+                Ok(()) => {
+                    self.shared.heard(session);
+                    return Attempt::Committed;
+                }
                 // The first answer to a commit is the truth; a later one speaks of a commit whose answer was lost.
                 Err(fault) if fault.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
                     return if round == 0 { Attempt::Again(fault) } else { Attempt::Open(fault) };
                 }
                 Err(fault) => {
                     let ask_again = fault.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) || is_away(&fault);
-                    if !ask_again || round >= 8 || self.began.elapsed() > OPERATION {
+                    if !ask_again || round >= 8 || self.is_late() {
                         return Attempt::Open(fault);
                     }
                 }
@@ -367,11 +379,11 @@ impl<'a> Batch<'a> {
     }
 
     /// Looks where the ids are, as a majority has it; what of them is this batch's own is an attempt that was committed.
-    async fn look_up(&mut self) -> Result<Option<Plan>> {
+    async fn look_up(&mut self) -> mongodb::error::Result<Option<Plan>> {
         let ids: Vec<String> = self.calls.iter().flatten().map(|item| item.id.to_string()).collect();
         let mut ours = None;
         for ids in ids.chunks(10_000) {
-            let found = find_ids(self.shared, ids).await.map_err(|error| self.unasked(error))?;
+            let found = find_ids(self.shared, ids, self.end).await?;
             for (id, taken, batch) in found {
                 if batch == self.id {
                     ours = Some((id, taken.seq));
@@ -387,10 +399,10 @@ impl<'a> Batch<'a> {
     }
 
     /// Where the topics end now, as the primary has it.
-    async fn refresh(&mut self) -> Result<()> {
+    async fn refresh(&mut self) -> mongodb::error::Result<()> {
         let names: Vec<&str> = self.ends.keys().map(Topic::as_str).collect();
         let counters = self.shared.database.collection::<Document>(COUNTERS);
-        let found = patiently("where the topic ends", || async {
+        let found = before(self.end, || async {
             let local = counters.find(doc! { "_id": { "$in": &names } }).read_concern(ReadConcern::local());
             let mut cursor = local.await?;
             let mut found = Vec::new();
@@ -400,7 +412,7 @@ impl<'a> Batch<'a> {
             }
             Ok(found)
         });
-        for (name, end) in found.await.map_err(|error| self.unasked(error))? {
+        for (name, end) in found.await? {
             if let Some(known) = self.ends.iter_mut().find(|(topic, _)| topic.as_str() == name) {
                 *known.1 = end;
             }
@@ -424,13 +436,19 @@ fn sort(fault: Fault) -> Attempt {
 }
 
 /// The events with these ids: where they are, and of which append.
-async fn find_ids(shared: &Shared, ids: &[String]) -> Result<Vec<(EventId, Taken, [u8; 16])>> {
+async fn find_ids(
+    shared: &Shared,
+    ids: &[String],
+    end: Instant,
+) -> mongodb::error::Result<Vec<(EventId, Taken, [u8; 16])>> {
     let events = shared.database.collection::<RawDocumentBuf>(EVENTS);
     let fields = doc! { "_id": 0, "id": 1, "topic": 1, "seq": 1, "batch": 1 };
-    patiently("whether ids are taken", || async {
-        let mut cursor = events.find(doc! { "id": { "$in": ids } }).projection(fields.clone()).await?;
+    before(end, || async {
+        let mut session = shared.session().await?;
+        let asked = events.find(doc! { "id": { "$in": ids } }).projection(fields.clone());
+        let mut cursor = asked.session(&mut session).await?;
         let mut found = Vec::new();
-        while cursor.advance().await? {
+        while cursor.advance(&mut session).await? {
             let document = cursor.current();
             let id = document.get_str("id").ok().and_then(|id| EventId::parse(id).ok());
             let topic = document.get_str("topic").ok().and_then(|name| Topic::parse(name).ok());
@@ -440,6 +458,7 @@ async fn find_ids(shared: &Shared, ids: &[String]) -> Result<Vec<(EventId, Taken
                 found.push((id, Taken { topic, seq }, batch.unwrap_or_default()));
             }
         }
+        shared.heard(&session);
         Ok(found)
     })
     .await

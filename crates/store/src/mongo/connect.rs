@@ -5,7 +5,10 @@ use std::time::Duration;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::{Error as Fault, ErrorKind};
-use mongodb::options::{Acknowledgment, ClientOptions, IndexOptions, ReadConcern, ServerAddress, WriteConcern};
+use mongodb::options::{
+    Acknowledgment, ClientOptions, IndexOptions, ReadConcern, ReadPreference, SelectionCriteria, ServerAddress,
+    WriteConcern,
+};
 use mongodb::{Client, Database, IndexModel};
 
 use super::fault::{self, code, words};
@@ -59,6 +62,16 @@ pub enum OpenError {
         "the replica set has no majority: {0}; start the members that are down (rs.status() shows them), or take them out of the set"
     )]
     NoMajority(String),
+    /// There is a primary, and not the way the address says.
+    #[error(
+        "the replica set has a primary, {primary}, but it cannot be used as MONGO_URL says: {why}; does this host reach it by that name, and are the options of the address right (tls)?"
+    )]
+    NotSo {
+        /// Where a member says that it is.
+        primary: String,
+        /// What happened.
+        why: String,
+    },
     /// What was written would not survive a crash.
     #[error(
         "MongoDB runs without a journal: {0}; start every member with the journal on (remove --nojournal or storage.journal.enabled: false)"
@@ -79,7 +92,7 @@ pub enum OpenError {
     OldServer(String),
     /// An import was cut off.
     #[error(
-        "the database {0:?} is half filled: `promethean migrate` was cut off; run it again, it goes on where it was"
+        "the database {0:?} is half filled: `promethean migrate` fills it, or was cut off; run it again, it goes on where it was"
     )]
     HalfImported(String),
     /// Something else.
@@ -105,6 +118,8 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database, Stri
     client.server_selection_timeout.get_or_insert(Duration::from_secs(5));
     client.write_concern = Some(write_concern());
     client.read_concern = Some(ReadConcern::majority());
+    // Whatever the address says: a secondary knows later than the primary what a majority has.
+    client.selection_criteria = Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
     client.retry_writes = Some(true);
     client.retry_reads = Some(true);
     let name = client.default_database.clone().unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
@@ -180,7 +195,7 @@ async fn check_set(
         Ok(Err(fault)) if matches!(fault.kind.as_ref(), ErrorKind::Authentication { .. }) => {
             return Err(refusal(&fault, ""));
         }
-        Ok(Err(fault)) => return Err(diagnose(hosts, said, &words(&fault)).await),
+        Ok(Err(fault)) => return Err(diagnose(hosts, said, &cause(&fault)).await),
         Err(_) => return Err(diagnose(hosts, said, "no answer in time").await),
     };
     let host = listed(hosts);
@@ -226,7 +241,10 @@ async fn diagnose(hosts: &[ServerAddress], said: Option<&str>, why: &str) -> Ope
             Ok(Ok(hello)) => {
                 return match state(&hello, &host.to_string(), said) {
                     Err(error) => error,
-                    Ok(()) => OpenError::NoMajority(format!("{host} is up, but there is no primary")),
+                    Ok(()) => match hello.get_str("primary") {
+                        Ok(primary) => OpenError::NotSo { primary: primary.to_owned(), why: why.to_owned() },
+                        Err(_) => OpenError::NoMajority(format!("{host} is up, but there is no primary")),
+                    },
                 };
             }
             Ok(Err(fault)) => last = reason(&fault),
@@ -234,6 +252,14 @@ async fn diagnose(hosts: &[ServerAddress], said: Option<&str>, why: &str) -> Ope
         }
     }
     OpenError::Unreachable { hosts: listed(hosts), why: last }
+}
+
+/// What a member's connection failed with inside a failed server selection; else the server's words.
+fn cause(fault: &Fault) -> String {
+    let text = fault.to_string();
+    let inner = text.split_once(", Error: ").map(|(_, inner)| inner.split(" }").next().unwrap_or(inner));
+    let inner = inner.map(|inner| inner.trim_start_matches("Kind: ").split(", labels:").next().unwrap_or(inner));
+    inner.map_or_else(|| words(fault), str::to_owned)
 }
 
 /// The cause inside a failed server selection, without the topology around it.

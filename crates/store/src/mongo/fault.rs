@@ -85,25 +85,52 @@ pub(super) async fn limited<T>(
 }
 
 /// Asks until there is an answer: through an election, not beyond [`OPERATION`]. For what may be asked twice.
-pub(super) async fn patiently<T, F, R>(what: &str, mut request: F) -> Result<T>
+pub(super) async fn patiently<T, F, R>(what: &str, request: F) -> Result<T>
 where
     F: FnMut() -> R,
     R: Future<Output = mongodb::error::Result<T>>,
 {
-    let (began, mut round) = (Instant::now(), 0);
+    let asked = before(Instant::now() + OPERATION, request).await;
+    asked.map_err(|fault| Error::Refused(format!("{what}: MongoDB says: {}", words(&fault))))
+}
+
+/// The same with an end that is given. At the end, what was wrong before the time was short is told.
+pub(super) async fn before<T, F, R>(end: Instant, mut request: F) -> mongodb::error::Result<T>
+where
+    F: FnMut() -> R,
+    R: Future<Output = mongodb::error::Result<T>>,
+{
+    let (mut round, mut known) = (0, None);
     loop {
-        match limited(request()).await {
-            Ok(answer) => return Ok(answer),
-            Err(fault) if is_away(&fault) && began.elapsed() < OPERATION => pause(round).await,
-            Err(fault) => return Err(Error::Refused(format!("{what}: MongoDB says: {}", words(&fault)))),
+        let left = left(end);
+        match within(left.min(REQUEST), request()).await {
+            Err(fault) if is_away(&fault) => {
+                if known.is_none() || left >= REQUEST {
+                    known = Some(fault);
+                }
+            }
+            ended => return ended,
         }
+        pause(round).await;
         round += 1;
+        if let Some(known) = known.take_if(|_| Instant::now() >= end) {
+            return Err(known);
+        }
     }
 }
 
+/// How much time there is until then.
+pub(super) fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+/// The longest wait between two attempts.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
 /// Waits a little before the next attempt: 2 to 4 ms first, doubling to half a second, never at the same time as others.
 pub(super) async fn pause(round: u32) {
-    let most = (4_u64 << round.min(7)).min(500);
+    let longest = u64::try_from(LONGEST_PAUSE.as_millis()).unwrap_or(u64::MAX);
+    let most = (4_u64 << round.min(7)).min(longest);
     tokio::time::sleep(Duration::from_millis(most / 2 + random() % (most / 2 + 1))).await;
 }
 

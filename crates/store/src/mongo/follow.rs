@@ -37,7 +37,7 @@ pub(super) async fn stream(shared: &Shared) -> mongodb::error::Result<Stream> {
     let counters = shared.database.collection::<Document>(COUNTERS);
     let pipeline = [
         doc! { "$match": { "operationType": { "$in": ["insert", "update", "replace"] } } },
-        doc! { "$project": { "documentKey": 1, "fullDocument": 1, "updateDescription.updatedFields": 1 } },
+        doc! { "$project": { "clusterTime": 1, "documentKey": 1, "fullDocument": 1, "updateDescription.updatedFields": 1 } },
     ];
     let opened = limited(counters.watch().pipeline(pipeline).max_await_time(AWAIT)).await?;
     Ok(opened.with_type())
@@ -47,8 +47,11 @@ pub(super) async fn stream(shared: &Shared) -> mongodb::error::Result<Stream> {
 pub(super) async fn look(shared: &Shared) -> mongodb::error::Result<()> {
     let counters = shared.database.collection::<RawDocumentBuf>(COUNTERS);
     let fields = doc! { "next": 1, "settings": 1 };
-    let mut cursor = limited(counters.find(doc! {}).projection(fields)).await?;
-    while limited(cursor.advance()).await? {
+    let mut session = shared.session().await?;
+    let asked = async { counters.find(doc! {}).projection(fields).session(&mut session).await };
+    let mut cursor = limited(asked).await?;
+    while limited(cursor.advance(&mut session)).await? {
+        shared.heard(&session);
         let document = cursor.current();
         if let Some(topic) = document.get_str("_id").ok().and_then(|name| Topic::parse(name).ok()) {
             hear(shared, &topic, document);
@@ -77,6 +80,9 @@ fn hear_change(shared: &Shared, change: &Document) {
     else {
         return;
     };
+    if let Ok(time) = change.get_timestamp("clusterTime") {
+        shared.seen.advance(time);
+    }
     let updated = change.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
     for part in [change.get_document("fullDocument"), updated].into_iter().flatten() {
         if let Ok(raw) = RawDocumentBuf::try_from(part) {

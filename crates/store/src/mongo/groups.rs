@@ -12,7 +12,9 @@ use mongodb::bson::{Binary, Bson, Document, doc};
 use promethean_event::{EventId, Group, Millis, Topic};
 
 use super::document::signed;
-use super::fault::{OPERATION, is_away, is_duplicate, limited, patiently, pause, random, words};
+use super::fault::{
+    LONGEST_PAUSE, OPERATION, REQUEST, is_away, is_duplicate, left, limited, patiently, pause, random, within, words,
+};
 use super::{CURSORS, Shared};
 use crate::{Error, GroupState, Result, Saved, Version};
 
@@ -88,17 +90,25 @@ async fn save(
     update: Document,
     first: bool,
 ) -> Result<Saved> {
-    let (began, mut open) = (Instant::now(), false);
+    let (end, mut open) = (Instant::now() + OPERATION, false);
     for round in 0.. {
-        let saved = limited(shared.cursors().update_one(filter.clone(), update.clone()).upsert(first)).await;
-        match saved {
+        let saved = within(left(end).min(REQUEST), async {
+            let mut session = shared.session().await?;
+            let cursors = shared.cursors();
+            let saving = cursors.update_one(filter.clone(), update.clone()).upsert(first);
+            let saved = saving.session(&mut session).await;
+            shared.heard(&session);
+            saved
+        });
+        match saved.await {
             Ok(done) if done.matched_count == 1 || done.upserted_id.is_some() => return Ok(Saved::Yes(new)),
             // Nothing matched: somebody else saved, or an attempt of ours did whose answer was lost.
             Ok(_) => return whose(shared, id, new, open).await,
             Err(fault) if is_duplicate(&fault) => return whose(shared, id, new, open).await,
             Err(fault) if is_away(&fault) => {
                 open = true;
-                if began.elapsed() > OPERATION {
+                // The next attempt would have no time after its pause.
+                if left(end) <= LONGEST_PAUSE {
                     return Err(Error::Unknown(format!("MongoDB does not answer: {}", words(&fault))));
                 }
             }
@@ -130,9 +140,10 @@ pub(super) async fn groups(shared: &Shared, topic: &Topic) -> Result<Vec<(Group,
     let range = doc! { "_id": { "$gte": format!("{topic}::"), "$lt": format!("{topic}:;") } };
     let cursors = shared.cursors();
     let found = patiently("listing groups", || async {
-        let mut cursor = cursors.find(range.clone()).sort(doc! { "_id": 1 }).await?;
+        let mut session = shared.session().await?;
+        let mut cursor = cursors.find(range.clone()).sort(doc! { "_id": 1 }).session(&mut session).await?;
         let mut found = Vec::new();
-        while cursor.advance().await? {
+        while cursor.advance(&mut session).await? {
             found.push(cursor.deserialize_current()?);
         }
         Ok(found)

@@ -3,7 +3,10 @@
 //! Each piece is a transaction that moves the topic's counter along, so that an import that was cut off goes on at the
 //! counter. A database with an import that has not ended is refused by hubs: half a log is worse than none.
 //! Its document in `meta` names the process that does it: the next one ends what that one has left open.
+//!
+//! An import and a running hub exclude each other: each writes that it is there, and then looks for the other.
 
+use futures_util::TryStreamExt as _;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::error::Error as Fault;
 use promethean_event::{Event, IdOrigin, NewEvent, Seq, Topic};
@@ -11,7 +14,7 @@ use promethean_event::{Event, IdOrigin, NewEvent, Seq, Topic};
 use super::document::{encode, number, signed, wire_bytes};
 use super::fault::{is_away, is_duplicate, limited, nonce, patiently, pause, words};
 use super::plan::Growth;
-use super::{COUNTERS, META, Mongo, Shared, transaction};
+use super::{COUNTERS, CURSORS, EVENTS, HUBS, META, Mongo, Shared, transaction};
 use crate::{Error, Result, TopicInfo};
 
 /// Attempts at one piece.
@@ -20,25 +23,90 @@ const ATTEMPTS: u32 = 20;
 /// The document of an import that has begun.
 pub(super) const IMPORT: &str = "import";
 
+/// What a database is to an import.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// An import has begun and not ended.
+    pub begun: bool,
+    /// It has events or groups.
+    pub filled: bool,
+}
+
+impl Shared {
+    /// Whether an import has begun and not ended.
+    pub(super) async fn import_begun(&self) -> Result<Option<Document>> {
+        self.by_id(META, IMPORT).await
+    }
+
+    /// Writes one document, so that reads after it see whatever was written before it.
+    async fn put(&self, what: &str, id: &str, set: Document) -> Result<()> {
+        let meta = self.database.collection::<Document>(META);
+        patiently(what, || async {
+            let mut session = self.session().await?;
+            let put = meta.update_one(doc! { "_id": id }, doc! { "$set": set.clone() }).upsert(true);
+            put.session(&mut session).await?;
+            self.heard(&session);
+            Ok(())
+        })
+        .await
+    }
+}
+
 impl Mongo {
+    /// What the database is to an import.
+    ///
+    /// # Errors
+    /// MongoDB does not answer.
+    pub async fn import_target(&self) -> Result<Target> {
+        let begun = self.shared.import_begun().await?.is_some();
+        let mut filled = false;
+        for (collection, filter) in [(COUNTERS, doc! { "next": { "$gt": 0 } }), (EVENTS, doc! {}), (CURSORS, doc! {})] {
+            let collection = self.shared.database.collection::<RawDocumentBuf>(collection);
+            filled |= patiently("what the database has", || async {
+                let mut session = self.shared.session().await?;
+                Ok(collection.find_one(filter.clone()).session(&mut session).await?.is_some())
+            })
+            .await?;
+        }
+        Ok(Target { begun, filled })
+    }
+
+    /// The addresses of the hubs that run on the database.
+    ///
+    /// # Errors
+    /// MongoDB does not answer.
+    pub async fn hubs_alive(&self) -> Result<Vec<String>> {
+        let hubs = self.shared.database.collection::<Document>(HUBS);
+        let alive = doc! { "dead": { "$ne": true }, "$expr": { "$gt": ["$expires", "$$NOW"] } };
+        let found = patiently("which hubs are running", || async {
+            let mut session = self.shared.session().await?;
+            let mut cursor = hubs.find(alive.clone()).session(&mut session).await?;
+            cursor.stream(&mut session).try_collect::<Vec<_>>().await
+        });
+        Ok(found.await?.iter().map(|hub| hub.get_str("address").unwrap_or("?").to_owned()).collect())
+    }
+
     /// Says that an import begins: hubs do not open the database until it has ended.
     ///
     /// # Errors
-    /// MongoDB does not take it.
+    /// A hub runs on the database, or MongoDB does not take it.
     pub async fn begin_import(&self) -> Result<()> {
-        let meta = self.shared.database.collection::<Document>(META);
         // One that was cut off in the middle of a piece would keep this one from its topic for a minute.
-        let before = self.shared.by_id(META, IMPORT).await?;
+        let before = self.shared.import_begun().await?;
         if let Some(dead) = before.as_ref().and_then(|before| before.get_str("app").ok()) {
             let ended = self.shared.end_transactions(dead).await;
             ended.map_err(|fault| Error::Refused(format!("the import that was cut off: {}", words(&fault))))?;
         }
-        let begun = doc! { "$set": { "ended": false, "app": &self.shared.app } };
-        patiently("beginning the import", || async {
-            meta.update_one(doc! { "_id": IMPORT }, begun.clone()).upsert(true).await
-        })
-        .await
-        .map(drop)
+        self.shared.put("beginning the import", IMPORT, doc! { "ended": false, "app": &self.shared.app }).await?;
+        // After it is written: a hub that takes its place now finds it.
+        let running = self.hubs_alive().await?;
+        if running.is_empty() {
+            return Ok(());
+        }
+        if before.is_none() {
+            self.end_import().await?;
+        }
+        Err(Error::Refused(format!("hubs are running on the database ({}): stop them first", running.join(", "))))
     }
 
     /// Says that the import is whole.
@@ -105,7 +173,11 @@ impl Mongo {
         let counters = self.shared.database.collection::<Document>(COUNTERS);
         patiently("the end of the topic", || async {
             let update = doc! { "$set": end.clone() };
-            counters.update_one(doc! { "_id": info.topic.as_str() }, update).upsert(true).await
+            let mut session = self.shared.session().await?;
+            let moving = counters.update_one(doc! { "_id": info.topic.as_str() }, update).upsert(true);
+            moving.session(&mut session).await?;
+            self.shared.heard(&session);
+            Ok(())
         })
         .await?;
         self.shared.tails.announce(&info.topic, info.last_seq);
@@ -143,6 +215,9 @@ impl Piece {
         let documents = self.documents.iter().collect();
         let written = transaction::write(shared, documents, std::slice::from_ref(&self.growth)).await?;
         let moved = || Fault::custom("the topic's counter has moved".to_owned());
-        limited(written.ok_or_else(moved)?.commit_transaction()).await
+        let mut session = written.ok_or_else(moved)?;
+        limited(session.commit_transaction()).await?;
+        shared.heard(&session);
+        Ok(())
     }
 }

@@ -9,7 +9,8 @@
 //! | `hubs` | `cluster/mod.rs` | hubs that share the database |
 //! | `meta` | `{_id: "promethean", format}`, `{_id: "cluster", secret}`, `{_id: "import"}` during one | whoever opens |
 //!
-//! Writes are `w: majority, j: true`, reads `majority`, every request has a time limit. The data's way: `append.rs`
+//! Writes are `w: majority, j: true`, reads are `majority`, of the primary, and never older than what this hub has heard of
+//! (`seen.rs`); every request has a time limit. The data's way: `append.rs`
 //! (queue → `plan.rs` → `transaction.rs`) → `follow.rs` (wake-up) → `read.rs`, `keys.rs`; `groups.rs`; `maintain.rs`.
 
 mod append;
@@ -25,6 +26,7 @@ mod maintain;
 mod orphans;
 mod plan;
 mod read;
+mod seen;
 mod tails;
 mod transaction;
 mod transcode;
@@ -49,6 +51,8 @@ use crate::{
 use append::Appends;
 pub use cluster::Cluster;
 pub use connect::{MINIMUM_VERSION, OpenError};
+pub use import::Target;
+use seen::Seen;
 use tails::Tails;
 
 const EVENTS: &str = "events";
@@ -90,6 +94,7 @@ struct Shared {
     /// What the server calls this process's connections.
     app: String,
     tails: Tails,
+    seen: Seen,
     appends: Appends,
     closed: AtomicBool,
     /// Why MongoDB does not answer, while it does not.
@@ -134,6 +139,7 @@ impl Mongo {
             database,
             app,
             tails: Tails::new(),
+            seen: Seen::default(),
             appends: Appends::new(),
             closed: AtomicBool::new(false),
             away: Mutex::new(None),

@@ -1,4 +1,4 @@
-//! Reading, seeking, finding: every question by an index, at majority.
+//! Reading, seeking, finding: every question by an index, at majority, and not older than what was heard of (`seen.rs`).
 
 use std::collections::HashMap;
 
@@ -45,11 +45,13 @@ impl Shared {
             if let Some(index) = &index {
                 asked = asked.hint(Hint::Keys(index.clone()));
             }
-            let mut cursor = asked.await?;
+            let mut session = self.session().await?;
+            let mut cursor = asked.session(&mut session).await?;
             let mut found = Vec::new();
-            while cursor.advance().await? {
+            while cursor.advance(&mut session).await? {
                 found.push(cursor.current().to_owned());
             }
+            self.heard(&session);
             Ok(found)
         })
         .await
@@ -73,7 +75,13 @@ impl Shared {
     /// A document by its `_id`.
     pub(super) async fn by_id(&self, collection: &str, id: &str) -> Result<Option<Document>> {
         let collection = self.database.collection::<Document>(collection);
-        patiently("reading", || async { collection.find_one(doc! { "_id": id }).await }).await
+        patiently("reading", || async {
+            let mut session = self.session().await?;
+            let found = collection.find_one(doc! { "_id": id }).session(&mut session).await?;
+            self.heard(&session);
+            Ok(found)
+        })
+        .await
     }
 
     /// The last seq given out, as a majority has it.
@@ -97,6 +105,7 @@ pub(super) fn event(document: &RawDocumentBuf) -> Result<Event> {
     decode(document).map_err(Error::Damaged)
 }
 
+/// What is announced is there, or was removed: whoever was told where the topic ends may take what is missing for gone.
 pub(super) async fn read(shared: &Shared, topic: &Topic, first: Seq, max: ReadMax) -> Result<Vec<Event>> {
     shared.open()?;
     if i64::try_from(first).is_err() || max.events == 0 {
@@ -107,9 +116,10 @@ pub(super) async fn read(shared: &Shared, topic: &Topic, first: Seq, max: ReadMa
     let piece = u32::try_from(max.events.min(PIECE)).unwrap_or(u32::MAX);
     let read = patiently("reading events", || async {
         let asked = events.find(from(topic, first)).sort(doc! { "seq": 1 }).limit(limit).batch_size(piece);
-        let mut cursor = asked.await?;
+        let mut session = shared.session().await?;
+        let mut cursor = asked.session(&mut session).await?;
         let (mut found, mut bytes) = (Vec::new(), 0);
-        while cursor.advance().await? {
+        while cursor.advance(&mut session).await? {
             let event = match decode(cursor.current()) {
                 Ok(event) => event,
                 Err(why) => return Ok(Err(Error::Damaged(why))),
@@ -120,6 +130,7 @@ pub(super) async fn read(shared: &Shared, topic: &Topic, first: Seq, max: ReadMa
             }
             found.push(event);
         }
+        shared.heard(&session);
         Ok(Ok(found))
     });
     read.await?
@@ -170,9 +181,11 @@ pub(super) async fn topics(shared: &Shared) -> Result<Vec<Topic>> {
     shared.open()?;
     let counters = shared.database.collection::<RawDocumentBuf>(COUNTERS);
     let mut names = patiently("listing topics", || async {
-        let mut cursor = counters.find(doc! { "next": { "$gt": 0 } }).projection(doc! { "_id": 1 }).await?;
+        let mut session = shared.session().await?;
+        let asked = counters.find(doc! { "next": { "$gt": 0 } }).projection(doc! { "_id": 1 });
+        let mut cursor = asked.session(&mut session).await?;
         let mut names = Vec::new();
-        while cursor.advance().await? {
+        while cursor.advance(&mut session).await? {
             names.extend(cursor.current().get_str("_id").ok().and_then(|name| Topic::parse(name).ok()));
         }
         Ok(names)

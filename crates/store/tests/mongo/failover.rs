@@ -6,13 +6,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use mongodb::bson::{Document, doc};
+use mongodb::options::ReadConcern;
 use promethean_event::{EventId, Seq};
 use promethean_store::mongo::{Mongo, OpenError};
 use promethean_store::suite::{event, id, read_all, topic};
-use promethean_store::{Error, EventLog as _, Outcome};
-use promethean_testmongo::Setup;
+use promethean_store::{Error, EventLog as _, Outcome, ReadMax};
+use promethean_testmongo::{Replica, Setup};
 
 use crate::refusals::refused;
 use crate::{open, run};
@@ -150,5 +152,89 @@ fn a_hub_says_that_mongodb_is_away_and_that_it_is_back() {
         let mut tail = hub.watch(&topic("a"));
         promethean_store::suite::append(&other, &[event("a")]).await;
         tail.wait_for(|tail| tail.seq == 3).await.expect("the end");
+    });
+}
+
+/// The primary acknowledges what a majority has, and tells the others a little later that a majority has it. Killed in
+/// between, it leaves a new primary whose `majority` reads are older than the acknowledgement. A failpoint of MongoDB's
+/// own holds that moment open.
+#[test]
+fn what_a_new_primary_does_not_know_to_be_safe_yet_is_waited_for_and_not_taken_for_gone() {
+    run(180, async {
+        let mut replica = Setup::default().members(3).flag("--setParameter").flag("enableTestCommands=1").start();
+        let hub = open(&replica.url("behind")).await;
+        promethean_store::suite::append(&hub, &[event("t").key("k").id(1)]).await;
+        let primary = replica.primary();
+        let others: Vec<usize> = (0..3).filter(|member| *member != primary).collect();
+        let hold = |replica: &Replica, member, mode: &str| {
+            let point = doc! { "configureFailPoint": "disableSnapshotting", "mode": mode };
+            replica.command(member, point).expect("a failpoint");
+        };
+        others.iter().for_each(|member| hold(&replica, *member, "alwaysOn"));
+        assert_eq!(promethean_store::suite::append(&hub, &[event("t").key("k").id(2)]).await[0].seq, 2);
+        replica.kill(primary);
+        let new = replica.primary();
+        // Any client that is told nothing gets the old state from it.
+        let url = format!("mongodb://127.0.0.1:{}/?directConnection=true", replica.ports()[new]);
+        let plain = mongodb::Client::with_uri_str(url).await.expect("a client");
+        let events = plain.database("behind").collection::<Document>("events");
+        let count = events.count_documents(doc! {}).read_concern(ReadConcern::majority()).await;
+        assert_eq!(count.expect("counted"), 1, "the moment is held open");
+        let read = tokio::spawn({
+            let hub = hub.clone();
+            async move {
+                let (t, ids, keys) = (topic("t"), [id(2)], ["k".to_owned()]);
+                let max = ReadMax::events(10);
+                tokio::try_join!(hub.read(&t, 2, max), hub.locate(&ids), hub.latest_by_key(&t, &keys)).expect("read")
+            }
+        });
+        tokio::pin!(read);
+        let early = tokio::time::timeout(Duration::from_secs(1), &mut read).await;
+        assert!(early.is_err(), "answered with what there was before: {early:?}");
+        others.iter().for_each(|member| hold(&replica, *member, "off"));
+        let (read, located, latest) = read.await.expect("no panic");
+        assert_eq!(read.iter().map(|event| event.seq).collect::<Vec<_>>(), [2]);
+        assert_eq!(located[0].as_ref().map(|place| place.seq), Some(2));
+        assert_eq!(latest[0].as_ref().map(|event| event.seq), Some(2));
+    });
+}
+
+/// How long a publish may take that MongoDB does not take: as `docs/mongodb.md` has it, and what a machine is busy with.
+const PROMISED: Duration = Duration::from_secs(35);
+
+#[test]
+fn a_publish_that_nobody_takes_is_refused_in_time_and_said_not_to_be_stored() {
+    run(120, async {
+        let mut replica = Setup::default().start();
+        let hub = open(&replica.url("away")).await;
+        promethean_store::suite::append(&hub, &[event("a")]).await;
+        replica.kill(0);
+        let began = Instant::now();
+        let publish = |n| hub.append(vec![event("a").id(n).new_event()]);
+        // The second waits for the first: its time counts all the same.
+        let both = tokio::join!(publish(1), publish(2));
+        assert!(began.elapsed() < PROMISED, "{:?}", began.elapsed());
+        for ended in [both.0, both.1] {
+            let error = ended.expect_err("nobody is there");
+            assert!(matches!(error, Error::Refused(_)), "{error:?}");
+            assert!(error.to_string().contains("nothing was stored"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_publish_whose_commit_is_not_answered_is_said_to_be_unknown_in_time() {
+    run(120, async {
+        let replica = Setup::default().flag("--setParameter").flag("enableTestCommands=1").start();
+        let hub = open(&replica.url("unanswered")).await;
+        promethean_store::suite::append(&hub, &[event("a")]).await;
+        let data = doc! { "failCommands": ["commitTransaction"], "blockConnection": true, "blockTimeMS": 90_000 };
+        let silent = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
+        replica.command(0, silent).expect("a failpoint");
+        let began = Instant::now();
+        let error = hub.append(vec![event("a").id(1).new_event()]).await.expect_err("no answer");
+        assert!(began.elapsed() < PROMISED, "{:?}", began.elapsed());
+        assert!(matches!(error, Error::Unknown(_)), "{error:?}");
+        assert!(error.to_string().contains("the outcome is unknown"), "{error}");
     });
 }

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::doc;
+use mongodb::options::{ReadPreference, SelectionCriteria};
 use promethean_store::mongo::{Mongo, OpenError, Options};
-use promethean_testmongo::{Setup, shared_url};
+use promethean_testmongo::{Scratch, Setup, shared_url};
 
 use crate::run;
 
@@ -62,6 +63,36 @@ fn a_set_of_another_name_is_told() {
         if url.contains("replicaSet=other") {
             let error = refused(&url).await;
             assert!(matches!(&error, OpenError::OtherSet { said, .. } if said == "other"), "{error:?}");
+        }
+    });
+}
+
+#[test]
+fn a_primary_that_is_there_and_not_as_the_address_says_is_not_said_to_be_missing() {
+    run(60, async {
+        let url = shared_url();
+        if url.contains("tls=") || !url.contains('?') {
+            return; // a developer's own server
+        }
+        let error = refused(&format!("{url}&tls=true")).await;
+        assert!(matches!(error, OpenError::NotSo { .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("has a primary, 127.0.0.1:") && said.contains("tls") && said.contains("I/O"), "{said}");
+    });
+}
+
+/// A secondary knows later than the primary what is safe: a hub that reads there passes events over.
+#[test]
+fn the_primary_is_read_whatever_the_address_says() {
+    run(60, async {
+        let scratch = Scratch::new();
+        for preference in ["secondary", "nearest", "secondaryPreferred"] {
+            let and = if scratch.url().contains('?') { '&' } else { '?' };
+            let url = format!("{}{and}readPreference={preference}", scratch.url());
+            let hub = Mongo::open(Options::new(url)).await.expect("a set of one member has nothing but a primary");
+            let at = hub.client().selection_criteria().cloned();
+            let primary = matches!(at, Some(SelectionCriteria::ReadPreference(ReadPreference::Primary)));
+            assert!(primary, "{preference}: {at:?}");
         }
     });
 }

@@ -40,6 +40,27 @@ async fn members_on_two_hubs_share_a_group_and_every_event_goes_to_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_the_owner_hangs_every_hub_tells_how_its_groups_stand_by_what_was_saved() {
+    let world = World::new();
+    let (a, b, c) = (world.hub("a"), world.hub("b"), world.hub("c"));
+    let mut at_a = subscribe(&a.bus, "t", "g", earliest()).await;
+    for n in 0..3 {
+        publish(&a.bus, "t", n).await;
+    }
+    next(&mut at_a).await.ack().await.expect("acked");
+    let _at_b = subscribe(&b.bus, "t", "g", earliest()).await;
+    world.silent.store(true, Ordering::SeqCst);
+    let began = tokio::time::Instant::now();
+    for (hub, what) in [(&b, "one with members"), (&c, "one without")] {
+        let lag = hub.bus.lag(&topic("t"), &group("g")).await.expect(what);
+        assert_eq!((lag.events, lag.cursor.map(|cursor| cursor.seq)), (2, Some(1)), "{what}");
+        let status = hub.bus.group_status(&topic("t"), &group("g")).await.expect(what).expect("a group");
+        assert_eq!((status.cursor.seq, status.lag), (1, 2), "{what}");
+    }
+    assert!(began.elapsed() < 10 * SECOND, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_the_owner_dies_its_events_come_again_elsewhere_and_acked_ones_do_not() {
     let world = World::new();
     let (a, b) = (world.hub("a"), world.hub("b"));

@@ -29,6 +29,8 @@ pub(crate) struct World {
     alive: watch::Sender<Vec<Arc<str>>>,
     /// Claims fail, as they do without a store.
     pub(crate) down: AtomicBool,
+    /// Owners do not say how their groups stand: they hang.
+    pub(crate) silent: AtomicBool,
     /// Hubs do not reach each other.
     cut: watch::Sender<bool>,
 }
@@ -49,6 +51,7 @@ impl World {
             hubs: Mutex::default(),
             alive: watch::channel(Vec::new()).0,
             down: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
             cut: watch::channel(false).0,
         })
     }
@@ -239,6 +242,9 @@ impl Relays for Calls {
 
     fn status(&self, owner: &Peer, topic: &Topic, group: &Group, unfinished: bool) -> Relaying<Option<GroupStatus>> {
         let (bus, topic, group) = (self.world.bus_of(owner), topic.clone(), group.clone());
+        if self.world.silent.load(Ordering::SeqCst) {
+            return Box::pin(std::future::pending());
+        }
         Box::pin(async move {
             let bus = bus.ok_or_else(lost)?;
             relayed(bus.status_here(&topic, &group, unfinished).await)

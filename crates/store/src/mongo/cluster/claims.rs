@@ -17,7 +17,9 @@ impl Inner {
     pub(super) async fn claim(&self, topic: &Topic, group: &Group) -> Result<Claim> {
         let life = self.life.lock().clone();
         if !life.fence.holds() {
-            return Err(Error::Refused("this hub has no place among the hubs at the moment".to_owned()));
+            let message =
+                "MongoDB has not taken this hub's heartbeat in time, it has no place among the hubs; try again";
+            return Err(Error::Refused(message.to_owned()));
         }
         // Nobody's, or this hub's already.
         let mut whose = doc! { "$in": [Bson::Null, &*life.id] };
@@ -67,7 +69,14 @@ impl Inner {
             .find_one_and_update(filter, vec![doc! { "$set": set }])
             .upsert(true)
             .return_document(ReturnDocument::After);
-        match fault::limited(taking).await {
+        // What the owner before had read, this one reads too: its state speaks of events that this hub has not heard of.
+        let taken = fault::limited(async {
+            let mut session = self.shared.session().await?;
+            let taken = taking.session(&mut session).await;
+            self.shared.heard(&session);
+            taken
+        });
+        match taken.await {
             Ok(taken) => Ok(taken),
             // It exists, and the filter does not fit: it is somebody else's.
             Err(error) if fault::is_duplicate(&error) => Ok(None),

@@ -8,8 +8,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Inner, LOOK, Life, MOST_HUBS, REQUEST, failed};
-use crate::mongo::fault;
-use crate::{Beat, Duty, Fence, Heartbeat, Peer, Result, Terms};
+use crate::mongo::import::IMPORT;
+use crate::mongo::{META, OpenError, fault};
+use crate::{Beat, Duty, Error, Fence, Heartbeat, Peer, Result, Terms};
 
 /// Tells that this hub is alive, until it leaves.
 pub(super) async fn keep_alive(inner: Weak<Inner>, mut left: watch::Receiver<bool>, terms: Terms) {
@@ -80,7 +81,7 @@ impl Inner {
         self.look().await
     }
 
-    /// Enters a name.
+    /// Enters a name, except while an import fills the database.
     async fn enter(&self, id: &str) -> Result<()> {
         let set = doc! {
             "address": { "$literal": &self.address }, "version": { "$literal": &self.version },
@@ -88,7 +89,20 @@ impl Inner {
             "started": "$$NOW", "expires": self.expires(),
         };
         let entered = self.hubs.update_one(doc! { "_id": id }, vec![doc! { "$set": set }]).upsert(true);
-        limited(entered).await.map(drop)
+        let meta = self.shared.database.collection::<Document>(META);
+        // After it is entered it is looked for an import: one that begins now finds this hub.
+        let import = limited(async {
+            let mut session = self.shared.session().await?;
+            entered.session(&mut session).await?;
+            self.shared.heard(&session);
+            meta.find_one(doc! { "_id": IMPORT }).session(&mut session).await
+        });
+        if import.await?.is_some() {
+            self.bury(id).await?;
+            let name = self.shared.database.name().to_owned();
+            return Err(Error::Refused(OpenError::HalfImported(name).to_string()));
+        }
+        Ok(())
     }
 
     /// Prolongs the life of the current name, if nobody has declared it dead.
