@@ -12,10 +12,12 @@ use promethean_store::log::{Log, Options as LogOptions};
 use promethean_store::mongo::{Mongo, Options};
 use promethean_store::{EventLog as _, GroupStore as _, ReadMax, Saved, Store as _, TopicInfo};
 use serde::Serialize;
+use tracing_subscriber::EnvFilter;
 
-use super::out;
+use super::{logging, out};
 use crate::args::MigrateArgs;
 use crate::compose::mongo_refused;
+use crate::config::LogFormat;
 use crate::exit::Failure;
 
 /// Events that are copied at once.
@@ -26,8 +28,7 @@ pub(crate) fn run(args: &MigrateArgs) -> Result<(), Failure> {
         return Err(Failure::usage(format!("--from: {} is not a data directory of a hub", args.from.display())));
     }
     // What recovery cuts off is not copied: that must not go unsaid.
-    let log = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::new("warn"));
-    log.with_writer(std::io::stderr).with_ansi(super::stderr_is_coloured()).log_internal_errors(false).init();
+    logging::start(EnvFilter::new("warn"), LogFormat::Text, super::stderr_is_coloured());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
         let log =
