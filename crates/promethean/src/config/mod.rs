@@ -229,10 +229,13 @@ impl<'a> Reader<'a> {
 
     fn outbox(&self) -> Result<Option<OutboxConfig>, ConfigError> {
         let Some(url) = self.text("outbox_url") else {
-            let others = ["outbox_table", "outbox_batch", "outbox_lease", "outbox_max_attempts", "outbox_keep_sent"];
-            let said = |name: &&&str| self.0.get(name).is_some_and(|said| said.origin != Origin::Default);
-            return match others.iter().find(said) {
-                Some(name) => Err(self.wrong(name, "needs outbox_url too: without it nothing is drained")),
+            // Who says what is so anyway, as `config show` prints it, means no outbox.
+            let meant = |setting: &&Setting| {
+                let said = self.0.get(setting.name).map(|said| said.text.as_str());
+                setting.name.starts_with("outbox_") && said.is_some() && said != setting.default
+            };
+            return match SETTINGS.iter().find(meant) {
+                Some(setting) => Err(self.wrong(setting.name, "needs outbox_url too: without it nothing is drained")),
                 None => Ok(None),
             };
         };
