@@ -124,8 +124,11 @@ async fn join(inner: &Arc<Inner>, topic: &Topic, from: From, tails: &mut JoinSet
             reply,
         }))
     };
-    let cursor = inner.core.ask(topic, group, make).await?;
+    inner.joined.lock().joining.insert(topic.clone());
+    let cursor = inner.core.ask(topic, group, make).await;
     let mut joined = inner.joined.lock();
+    joined.joining.remove(topic);
+    let cursor = cursor?;
     if joined.left {
         // The subscription ended while this joined: leave again.
         drop(joined);

@@ -45,6 +45,8 @@ type ByTopic = HashMap<Topic, Vec<usize>, RandomState>;
 #[derive(Default)]
 pub(crate) struct Joined {
     pub(crate) topics: HashSet<Topic, RandomState>,
+    /// Those it has asked to join: the answer may come when nobody waits for it any more.
+    pub(crate) joining: HashSet<Topic, RandomState>,
     /// Topics that a pattern selects and the gate did not let through: not new when it does.
     pub(crate) held_back: HashSet<Topic, RandomState>,
     pub(crate) paused: bool,
@@ -183,7 +185,8 @@ impl Drop for Membership {
         self.inner.core.patterns.remove(self.id());
         let mut joined = self.inner.joined.lock();
         joined.left = true;
-        for topic in joined.topics.drain() {
+        let Joined { topics, joining, .. } = &mut *joined;
+        for topic in topics.drain().chain(joining.drain()) {
             self.inner.tell(&topic, Input::Leave(self.inner.subscriber.id));
         }
         self.inner.subscriber.clear();

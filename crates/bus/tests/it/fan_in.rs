@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{bus, earliest, group, next, nothing, publish, subscribe, topic};
@@ -233,4 +234,39 @@ async fn an_ack_on_a_topic_that_went_out_of_reach_is_refused_and_the_others_of_i
     assert_eq!(bus.lag(&topic("a.open"), &group("g")).await.expect("readable").events, 0);
     let mut other = subscribe(&bus, "a.gone", "g", earliest()).await;
     assert_eq!(next(&mut other).await.event().id, ids[0]);
+}
+
+/// Lets each task that is to run now run once: unlike `yield_now`, not until there is nothing left to do.
+async fn moment() {
+    let mut passed = false;
+    std::future::poll_fn(|cx| {
+        if passed {
+            return Poll::Ready(());
+        }
+        passed = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_goes_away_in_the_middle_of_a_join_leaves_no_member_behind() {
+    let gone_after = async |moments: usize| {
+        let bus = bus();
+        let events = subscribe(&bus, "a.**", "g", SubscribeOptions::default()).await;
+        publish(&bus, "a.new", 1).await;
+        for _ in 0..moments {
+            moment().await;
+        }
+        drop(events);
+        let mut events = subscribe(&bus, "a.new", "g", SubscribeOptions::default()).await;
+        let given = tokio::time::timeout(Duration::from_secs(1), events.next()).await;
+        given.unwrap_or_else(|_| panic!("somebody who is gone has it, after {moments} moments")).expect("open");
+        let status = bus.group_outline(&topic("a.new"), &group("g")).await.expect("readable").expect("a group");
+        assert_eq!(status.members.len(), 1, "after {moments} moments");
+    };
+    for moments in 0..20 {
+        tokio::spawn(async move { gone_after(moments).await }).await.expect("no panic");
+    }
 }
