@@ -4,7 +4,7 @@
 
 use promethean_store::log::Sync;
 use promethean_store::log::disk::test::Fault;
-use promethean_store::log::torture::{Kind, crash_everywhere, fail_everywhere};
+use promethean_store::log::torture::{Kind, crash_everywhere, fail_everywhere, fail_in_recovery};
 
 /// How many calls a workload makes depends on what its appends meet: one seed after another until they are enough.
 fn crash(seed: u64, kind: Kind, sync: Sync, at_least: u64) {
@@ -19,6 +19,12 @@ fn crash(seed: u64, kind: Kind, sync: Sync, at_least: u64) {
 fn fail(seed: u64, kind: Kind, fault: Fault, at_least: u64) {
     let checked = fail_everywhere(seed, kind, fault).unwrap_or_else(|wrong| panic!("{wrong}"));
     println!("{checked} failures");
+    assert!(checked >= at_least, "only {checked} failures were checked");
+}
+
+fn fail_recovery(seed: u64, kind: Kind, fault: Fault, at_least: u64) {
+    let checked = fail_in_recovery(seed, kind, fault).unwrap_or_else(|wrong| panic!("{wrong}"));
+    println!("{checked} failures in recovery");
     assert!(checked >= at_least, "only {checked} failures were checked");
 }
 
@@ -40,4 +46,7 @@ tests! {
     half_a_write_at_any_call_is_the_end_or_harmless: fail(10, Kind::Plain, Fault::Short, 250);
     a_full_disk_at_any_call_is_waited_out: fail(11, Kind::Plain, Fault::Full(0), 50);
     a_disk_that_stays_full_for_a_while_is_waited_out: fail(12, Kind::Shrinking, Fault::Full(25), 100);
+    an_io_error_at_any_call_of_recovery_loses_nothing: fail_recovery(13, Kind::Plain, Fault::Eio, 100);
+    half_a_write_at_any_call_of_recovery_loses_nothing: fail_recovery(14, Kind::Shrinking, Fault::Short, 100);
+    a_full_disk_at_any_call_of_recovery_loses_nothing: fail_recovery(15, Kind::Plain, Fault::Full(0), 40);
 }

@@ -140,6 +140,59 @@ fn recover(disk: &TestDisk, sync: Sync, ledger: &Ledger, at: u64, go_on: bool, l
     })
 }
 
+/// Lets every call of recovery fail once, after crashes all over a workload: it opens or says why not, and the next
+/// start finds everything. Returns how many failures were checked.
+///
+/// # Errors
+/// What was wrong after which failure.
+///
+/// # Panics
+/// When the engine does.
+pub fn fail_in_recovery(seed: u64, kind: Kind, fault: Fault) -> Result<u64, String> {
+    // Crashes close to each other leave much the same behind.
+    const EVERY: u64 = 25;
+    let disk = TestDisk::new();
+    disk.record();
+    let ledger = runtime().block_on(async {
+        let log = Log::open(options(&disk, Sync::Always)).expect("an empty disk opens");
+        let ledger = workload::run(&log, &disk, seed, kind).await;
+        log.close().await.expect("closes");
+        ledger
+    });
+    let (mut crashes, mut random, mut checked) = (disk.crashes(), Random::new(!seed), 0);
+    loop {
+        let at = crashes.position();
+        if at % EVERY == 0 {
+            let left = crashes.crash(Survival::Sectors, &mut |limit| random.below(limit));
+            let whole = left.copy();
+            whole.record();
+            recover(&whole, Sync::Always, &ledger, at, false, true)?;
+            for call in 0..whole.calls() {
+                let name = |what: String| format!("seed {seed} {kind:?} crash at {at}, {fault:?} at {call}: {what}");
+                let disk = left.copy();
+                disk.record();
+                disk.fail_at(call, fault);
+                let opened = recovery::open(options(&disk, Sync::Always));
+                if let Ok((shared, ..)) = &opened {
+                    ledger.check(shared, at, true).map_err(name)?;
+                    let sealed: Vec<_> = shared.settling.lock().sealed.drain(..).collect();
+                    let _ = sealed.iter().try_for_each(|sealed| shared.settle(sealed));
+                }
+                let (left, failed) = (disk.copy(), disk.has_failed());
+                disk.power_off();
+                drop(opened);
+                if failed {
+                    recover(&left, Sync::Always, &ledger, at, false, true).map_err(name)?;
+                    checked += 1;
+                }
+            }
+        }
+        if !crashes.advance() {
+            return Ok(checked);
+        }
+    }
+}
+
 /// Runs a workload with one call failing, for every call. Returns how many failures were checked.
 ///
 /// # Errors
