@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use promethean_event::EventId;
+use promethean_event::{EventId, Seq};
 
 use super::codec::Held;
 use super::disk::read_all;
@@ -162,8 +162,8 @@ impl<'a> Build<'a> {
     /// Reads all segments.
     fn all(&mut self, manifest: &Manifest, damage: Damage) -> crate::Result<()> {
         for (number, topic) in &manifest.topics {
-            for meta in &topic.segments {
-                self.segment(*number, meta, damage)?;
+            for meta in topic.segments.iter().filter(|meta| meta.last_seq >= topic.first_seq) {
+                self.segment(*number, meta, topic.first_seq, damage)?;
             }
             self.flush_keys(*number)?;
         }
@@ -171,7 +171,8 @@ impl<'a> Build<'a> {
         self.flush_ids()
     }
 
-    fn segment(&mut self, topic: u32, meta: &Meta, damage: Damage) -> crate::Result<()> {
+    /// `first`: what is before it is trimmed, and must not come back: its id may have been used again since.
+    fn segment(&mut self, topic: u32, meta: &Meta, first: Seq, damage: Damage) -> crate::Result<()> {
         let path = meta.path(&self.options.dir, topic);
         let passed_over = |build: &mut Self, error: Error| {
             if damage == Damage::Refused {
@@ -185,7 +186,7 @@ impl<'a> Build<'a> {
             Ok(open) => open,
             Err(error) => return passed_over(self, error),
         };
-        let mut last = 0;
+        let mut last = first.saturating_sub(1);
         loop {
             let mut trouble = Ok(());
             let scanned = open.scan(last + 1, 1 << 20, |seq, held| {

@@ -90,6 +90,26 @@ async fn a_restored_directory_that_loses_its_index_has_it_made_anew() {
 }
 
 #[tokio::test]
+async fn an_id_that_was_used_again_after_a_trim_is_known_by_an_index_that_is_made_anew() {
+    let (_place, dir) = directory();
+    let log = Log::open(options(&dir)).expect("opens");
+    append(&log, &[event("low"), event("high").id(1), event("high").id(2), event("high")]).await;
+    log.maintain(promethean_event::Millis(2_000)).await.expect("settled");
+    log.trim(&topic("high"), 3).await.expect("trimmed");
+    // Of two events with one id, the trimmed one is in the topic with the larger number, and in the same one.
+    append(&log, &[event("low").id(1), event("high").id(2)]).await;
+    log.maintain(promethean_event::Millis(2_000)).await.expect("settled");
+    log.close().await.expect("closed");
+    find(&dir, "topics/2/000000000000000001.seg");
+    fs::remove_file(dir.join("index.redb")).expect("removed");
+    let log = Log::open(options(&dir)).expect("opens");
+    for again in append(&log, &[event("low").id(1), event("high").id(2)]).await {
+        assert!(again.duplicate, "{again:?} was stored twice");
+    }
+    assert_eq!((seqs(&log, "low").await, seqs(&log, "high").await), (vec![1, 2], vec![3, 4]));
+}
+
+#[tokio::test]
 async fn a_rebuild_that_fails_leaves_the_old_index() {
     let (_place, dir) = directory();
     filled(&dir).await;
