@@ -49,6 +49,7 @@ lint: ## Format, clippy, documentation, the files in deploy/, all without warnin
 
 release-check: web ## Licences, versions, the stated Rust version, what is in the packages, the bill of materials
 	node --test scripts/release/*.test.mjs
+	scripts/deny.sh
 
 sbom: ## Writes the bill of materials, target/sbom.json (CycloneDX)
 	mkdir -p target

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use promethean_event::Millis;
 use promethean_store::log::Sync;
 use promethean_store::log::disk::test::Fault;
-use promethean_store::log::torture::{Kind, crash_everywhere, fail_everywhere};
+use promethean_store::log::torture::{Kind, crash_everywhere, fail_everywhere, fail_in_recovery};
 
 fn argument(name: &str) -> Option<u64> {
     let mut args = std::env::args().skip_while(|arg| arg != name);
@@ -26,7 +26,7 @@ fn round(seed: u64) -> Result<(u64, u64), String> {
     };
     let crashes = crash_everywhere(seed, kind, sync)?;
     let fault = [Fault::Eio, Fault::Short, Fault::Full(0), Fault::Full(30)][usize::try_from(seed % 4).unwrap_or(0)];
-    Ok((crashes, fail_everywhere(seed, kind, fault)?))
+    Ok((crashes, fail_everywhere(seed, kind, fault)? + fail_in_recovery(seed, kind, fault)?))
 }
 
 fn main() -> ExitCode {
