@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use promethean_e2e::{Ledger, Setup, Wire};
+use promethean_e2e::{Ledger, Setup, Wire, get};
 use serde_json::json;
 
 const CYCLES: usize = 12;
@@ -76,4 +76,51 @@ async fn consume(at: std::net::SocketAddr, ledger: Ledger) {
             ledger.entries().acked.insert(id);
         }
     }
+}
+
+/// An `fdatasync` that fails as long as there is the file that `FAIL_SYNC` names.
+const SHIM: &str = r#"
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int fdatasync(int fd) {
+    if (access(getenv("FAIL_SYNC"), F_OK) == 0) { errno = EIO; return -1; }
+    return syscall(SYS_fdatasync, fd);
+}
+"#;
+
+/// In memory, where a write is never durable by itself, so that the hub has to sync.
+#[tokio::test]
+async fn a_failed_fdatasync_is_no_ok_and_the_process_says_why_and_ends() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let [source, shim, fail, data] = ["shim.c", "shim.so", "fail", "data"].map(|name| dir.path().join(name));
+    std::fs::write(&source, SHIM).expect("written");
+    let built = std::process::Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&shim, &source]).status();
+    assert!(built.expect("a C compiler, which Rust links with").success());
+    let setup = Setup::log(&data).env("FAIL_SYNC", &fail.display().to_string());
+    let mut hub = setup.env("LD_PRELOAD", &shim.display().to_string()).start();
+    let mut wire = Wire::connect(hub.ws).await;
+    let publish = |n: u32| json!({"op": "PUBLISH", "topic": TOPIC, "payload": n, "corr": n});
+    wire.send(&publish(1)).await.expect("open");
+    assert_eq!(wire.next().await.expect("an answer")["op"], "OK");
+
+    std::fs::write(&fail, "").expect("written");
+    for n in 2..4 {
+        // By the second one it may be gone.
+        let _ = wire.send(&publish(n)).await;
+    }
+    while let Some(answer) = wire.next().await {
+        assert_eq!((answer["op"].as_str(), answer["code"].as_str()), (Some("ERR"), Some("publish_failed")), "{answer}");
+    }
+    let status = hub.wait();
+    assert!(!status.success() && status.code().is_some(), "{status}: it ends by itself");
+    assert!(hub.log().contains("Input/output error"), "{}", hub.log());
+
+    // The disk is whole again: what was answered is there, and what was not may be.
+    let hub = Setup::log(&data).start();
+    let page = get(hub.http, &format!("/replay?topic={TOPIC}&from=earliest")).await.json();
+    let payloads: Vec<_> = page["events"].as_array().expect("events").iter().map(|event| &event["payload"]).collect();
+    assert!(payloads.iter().copied().eq((1..=payloads.len()).map(|n| json!(n)).collect::<Vec<_>>().iter()), "{page}");
+    assert!((1..=3).contains(&payloads.len()), "{page}");
 }

@@ -3,6 +3,7 @@
 //! [`check`] changes nothing and needs no lock; on a directory in use it may see a journal file that is being
 //! written and say that its end is not whole. [`rebuild_index`] and [`salvage`] take the lock.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,6 +115,7 @@ pub fn check_on(disk: &dyn Disk, dir: &Path) -> Result<Report, OpenError> {
         Ok(manifest) => manifest,
         Err(OpenError::Damaged { file, offset, what }) => {
             report.found(&file, offset, what, false);
+            check_without_manifest(disk, dir, &mut report)?;
             return Ok(report);
         }
         Err(error) => return Err(error),
@@ -122,9 +124,41 @@ pub fn check_on(disk: &dyn Disk, dir: &Path) -> Result<Report, OpenError> {
     for (number, topic) in &manifest.topics {
         check_segments(disk, dir, *number, topic, &mut report);
     }
-    check_journal(disk, dir, &manifest, &mut report)?;
+    check_journal(disk, dir, manifest.settled, &mut report)?;
     check_caches(disk, dir, &manifest, &mut report);
     Ok(report)
+}
+
+/// What can be told of the rest: every block of every segment file, and the journal. Where a segment ends is not known, so
+/// what a settle left that did not come to its end is named as well.
+fn check_without_manifest(disk: &dyn Disk, dir: &Path, report: &mut Report) -> Result<(), OpenError> {
+    let files = sources::segment_files(disk, dir);
+    report.topics = files.iter().map(|(number, _)| number).collect::<BTreeSet<_>>().len() as u64;
+    for (_, path) in files {
+        report.segments += 1;
+        let bytes = match read_around(disk, &path) {
+            Ok((bytes, bad)) => {
+                report.unreadable(&path, &bad);
+                Bytes::from(bytes)
+            }
+            Err(error) => {
+                report.found(&path, 0, error.to_string(), false);
+                continue;
+            }
+        };
+        if head(&bytes).is_none() {
+            report.found(&path, 0, "its head is damaged", false);
+        }
+        for (start, events) in starts(&bytes) {
+            match events {
+                Some(events) => report.events += events.len() as u64,
+                None => report.found(&path, start as u64, "a block is damaged, or was never finished", false),
+            }
+        }
+    }
+    let journal = journal::files(disk, &dir.join("journal")).unwrap_or_default();
+    let settled = journal.first().map_or(0, |(number, _)| number - 1);
+    check_journal(disk, dir, settled, report)
 }
 
 /// Whether the directory is one of ours.
@@ -188,33 +222,37 @@ fn check_segments(disk: &dyn Disk, dir: &Path, number: u32, topic: &TopicEntry, 
     }
 }
 
+type Events = Vec<(Seq, super::codec::Held)>;
+
 /// The whole blocks of a segment file, with their offsets, also around damage.
-fn blocks(bytes: &Bytes) -> impl Iterator<Item = (usize, Vec<(Seq, super::codec::Held)>)> + '_ {
+fn blocks(bytes: &Bytes) -> impl Iterator<Item = (usize, Events)> + '_ {
+    starts(bytes).filter_map(|(start, events)| Some((start, events?)))
+}
+
+/// Where blocks begin, and the events of those that are whole.
+fn starts(bytes: &Bytes) -> impl Iterator<Item = (usize, Option<Events>)> + '_ {
     let mut at = head(bytes).map_or(0, |(_, _, start)| start);
     std::iter::from_fn(move || {
-        loop {
-            let found = bytes.get(at..)?.windows(4).position(|word| word == super::segment::BLOCK)?;
-            let start = at + found;
-            if let Some((len, events)) = decode(&bytes.slice(start..)) {
-                at = start + len;
-                return Some((start, events));
-            }
-            at = start + 1;
-        }
+        let start = at + bytes.get(at..)?.windows(4).position(|word| word == super::segment::BLOCK)?;
+        let (len, events) = decode(&bytes.slice(start..)).map_or((1, None), |(len, events)| (len, Some(events)));
+        at = start + len;
+        Some((start, events))
     })
 }
 
-fn check_journal(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut Report) -> Result<(), OpenError> {
-    let files = match recovery::unsettled(disk, dir, manifest.settled) {
-        Err(OpenError::Damaged { file, offset, what }) => {
-            report.found(&file, offset, what, false);
-            return Ok(());
-        }
-        files => files?,
-    };
-    let mut sealed_end = None;
-    for (number, path) in files.iter().rev() {
+fn check_journal(disk: &dyn Disk, dir: &Path, settled: u64, report: &mut Report) -> Result<(), OpenError> {
+    match recovery::unsettled(disk, dir, settled) {
+        Err(OpenError::Damaged { file, offset, what }) => report.found(&file, offset, what, false),
+        files => drop(files?),
+    }
+    // Also those around one that is missing.
+    let files = journal::files(disk, &dir.join("journal")).unwrap_or_default();
+    let (mut sealed_end, mut after) = (None, None);
+    for (number, path) in files.iter().rev().filter(|(number, _)| *number > settled) {
         report.journal_files += 1;
+        if after.replace(*number).is_some_and(|after| after != number + 1) {
+            sealed_end = None;
+        }
         let bytes = match read_around(disk, path) {
             Ok((bytes, bad)) => {
                 report.unreadable(path, &bad);

@@ -7,7 +7,7 @@ use promethean_store::log::{Log, OpenError, Options, doctor};
 use promethean_store::suite::{append, event, read_all, seqs, topic};
 use promethean_store::{Error, EventLog, Store};
 
-use super::{directory, filled, find, options};
+use super::{directory, filled, find, flip, options};
 
 /// Copies of a filled directory, each with nonsense in another page of its index.
 async fn spoilt() -> Vec<(usize, tempfile::TempDir, PathBuf)> {
@@ -114,9 +114,7 @@ async fn a_rebuild_that_fails_leaves_the_old_index() {
     let (_place, dir) = directory();
     filled(&dir).await;
     let victim = find(&dir, "topics/2/000000000000000001.seg");
-    let mut bytes = fs::read(&victim).expect("read");
-    bytes[700] ^= 1;
-    fs::write(&victim, bytes).expect("written");
+    flip(&victim, 700, 1);
     let before = super::contents(&dir);
     let error = doctor::rebuild_index(&dir).expect_err("a block is damaged");
     assert!(error.to_string().contains(&*victim.to_string_lossy()), "{error}");
@@ -129,9 +127,7 @@ async fn a_lost_index_and_a_damaged_block_do_not_keep_the_hub_from_its_other_top
     let (_place, dir) = directory();
     filled(&dir).await;
     let victim = find(&dir, "topics/1/000000000000000001.seg");
-    let mut bytes = fs::read(&victim).expect("read");
-    bytes[100] ^= 1;
-    fs::write(&victim, bytes).expect("written");
+    flip(&victim, 100, 1);
     fs::remove_file(dir.join("index.redb")).expect("removed");
     fs::remove_file(find(&dir, ".ids")).expect("removed");
     for _ in 0..2 {

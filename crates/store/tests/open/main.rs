@@ -59,6 +59,13 @@ fn find(dir: &Path, end: &str) -> PathBuf {
     files.into_iter().next().unwrap_or_else(|| panic!("a file that ends with {end}"))
 }
 
+/// Flips bits of one byte of a file.
+fn flip(file: &Path, at: usize, bits: u8) {
+    let mut bytes = fs::read(file).expect("read");
+    bytes[at] ^= bits;
+    fs::write(file, bytes).expect("written");
+}
+
 /// Opens what cannot be opened: the message, after a look that nothing was changed.
 fn refused(dir: &Path) -> OpenError {
     let before = contents(dir);
@@ -207,13 +214,34 @@ async fn a_missing_or_damaged_manifest_is_refused() {
 }
 
 #[tokio::test]
+async fn without_a_manifest_the_doctor_still_looks_at_segments_and_journal() {
+    let (_place, dir) = directory();
+    filled(&dir).await;
+    let (events, segments) = {
+        let report = doctor::check(&dir).expect("checked");
+        (report.events, report.segments)
+    };
+    let manifest = dir.join("MANIFEST");
+    flip(&manifest, 20, 4);
+    let report = doctor::check(&dir).expect("checked");
+    let named: Vec<_> = report.damage.iter().map(|finding| &finding.file).collect();
+    assert_eq!((named, report.events, report.segments, report.topics), (vec![&manifest], events, segments, 2));
+    let (segment, journal) = (find(&dir, "topics/1/000000000000000001.seg"), find(&dir, ".wal"));
+    flip(&segment, 100, 1);
+    flip(&journal, 4200, 1);
+    let report = doctor::check(&dir).expect("checked");
+    for victim in [&manifest, &segment, &journal] {
+        assert!(report.damage.iter().any(|finding| finding.file == *victim), "{}: {report}", victim.display());
+    }
+    assert!(report.events < events && report.to_string().contains("--salvage"), "{report}");
+}
+
+#[tokio::test]
 async fn damage_in_a_segment_is_named_and_never_served_and_other_topics_go_on() {
     let (_place, dir) = directory();
     filled(&dir).await;
     let victim = find(&dir, "topics/1/000000000000000001.seg");
-    let mut bytes = fs::read(&victim).expect("read");
-    bytes[100] ^= 1;
-    fs::write(&victim, bytes).expect("written");
+    flip(&victim, 100, 1);
     let log = Log::open(options(&dir)).expect("opens: nothing was read yet");
     let error = log.read(&topic("keyed"), 1, promethean_store::ReadMax::events(100)).await.expect_err("damaged");
     let Error::Damaged(text) = &error else { panic!("{error}") };
@@ -234,9 +262,7 @@ async fn damage_in_the_middle_of_the_journal_is_refused_with_its_offset() {
     }
     log.close().await.expect("closed");
     let journal = find(&dir, ".wal");
-    let mut bytes = fs::read(&journal).expect("read");
-    bytes[4096 + 50] ^= 1;
-    fs::write(&journal, bytes).expect("written");
+    flip(&journal, 4096 + 50, 1);
     let error = refused(&dir);
     let OpenError::Damaged { file, offset: 4096, .. } = &error else { panic!("{error}") };
     assert_eq!(*file, journal);

@@ -11,16 +11,14 @@ use promethean_store::log::{Log, OpenError, Options, doctor};
 use promethean_store::suite::{append, event, seqs};
 use promethean_store::{EventLog, Store};
 
-use super::{directory, filled, find, options};
+use super::{directory, filled, find, flip, options};
 
 #[tokio::test]
 async fn salvage_saves_the_whole_records_around_damage() {
     let (place, dir) = directory();
     filled(&dir).await;
     let victim = find(&dir, "topics/1/000000000000000001.seg");
-    let mut bytes = fs::read(&victim).expect("read");
-    bytes[100] ^= 1;
-    fs::write(&victim, bytes).expect("written");
+    flip(&victim, 100, 1);
     let to = place.path().join("saved");
     let saved = doctor::salvage(&dir, &to).expect("saved");
     assert!(saved.events >= 140 && saved.events < 162 && saved.groups == 1, "{saved:?}");
@@ -48,18 +46,12 @@ async fn saved_after(damage: impl FnOnce(&Path)) -> (doctor::Salvaged, Vec<u64>,
     (saved, plain, keyed)
 }
 
-fn flip(file: &Path, at: usize) {
-    let mut bytes = fs::read(file).expect("read");
-    bytes[at] ^= 1;
-    fs::write(file, bytes).expect("written");
-}
-
 #[tokio::test]
 async fn a_segment_with_a_damaged_head_is_saved_whole() {
     for manifest in [true, false] {
         let (saved, plain, keyed) = saved_after(|dir| {
             for file in super::contents(dir).keys().filter(|path| path.to_string_lossy().ends_with(".seg")) {
-                flip(file, 22);
+                flip(file, 22, 1);
             }
             if !manifest {
                 fs::remove_file(dir.join("MANIFEST")).expect("removed");
@@ -75,7 +67,7 @@ async fn a_segment_with_a_damaged_head_is_saved_whole() {
 async fn without_a_manifest_the_unsettled_events_are_saved_too() {
     for missing in [false, true] {
         let (saved, plain, keyed) = saved_after(|dir| {
-            flip(&dir.join("MANIFEST"), 40);
+            flip(&dir.join("MANIFEST"), 40, 1);
             if missing {
                 fs::remove_file(dir.join("MANIFEST")).expect("removed");
             }
@@ -89,7 +81,7 @@ async fn without_a_manifest_the_unsettled_events_are_saved_too() {
 #[tokio::test]
 async fn a_flipped_bit_in_a_journal_header_costs_nothing() {
     for at in [3, 17, 27, 35, 42] {
-        let (saved, ..) = saved_after(|dir| flip(&find(dir, ".wal"), at)).await;
+        let (saved, ..) = saved_after(|dir| flip(&find(dir, ".wal"), at, 1)).await;
         assert_eq!((saved.events, saved.missing), (162, 0), "byte {at}: {saved:?}");
     }
 }

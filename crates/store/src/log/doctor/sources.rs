@@ -184,7 +184,7 @@ impl Sources {
 }
 
 /// Every segment file: the number of its topic's directory, and its path.
-fn segment_files(disk: &dyn Disk, from: &Path) -> Vec<(u32, PathBuf)> {
+pub(super) fn segment_files(disk: &dyn Disk, from: &Path) -> Vec<(u32, PathBuf)> {
     let mut files = Vec::new();
     let numbers = disk.list(&from.join("topics")).unwrap_or_default();
     for number in numbers.iter().filter_map(|name| name.parse().ok()) {
