@@ -45,7 +45,7 @@ impl ConfigError {
 /// Which engine, with what it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Engine {
-    Log { dir: PathBuf, sync: Sync },
+    Log { dir: PathBuf, sync: Sync, compress: bool },
     Memory,
     Mongo { url: Secret },
 }
@@ -280,13 +280,13 @@ fn engine(layers: &mut Layers, environment: Environment<'_>) -> Result<Engine, C
     let read = Reader(layers);
     match read.text("store").unwrap_or("log") {
         "log" => {
-            let sync = read.parsed("sync", str::parse)?;
+            let (sync, compress) = (read.parsed("sync", str::parse)?, read.yes("compress")?);
             let (dir, origin) = data_dir(read.text("data_dir"), environment)
                 .ok_or_else(|| ConfigError::new("data_dir", "there is no home directory: set PROMETHEAN_DATA_DIR"))?;
             if let Some(origin) = origin {
                 layers.infer("data_dir", Said { text: dir.display().to_string(), origin });
             }
-            Ok(Engine::Log { dir, sync })
+            Ok(Engine::Log { dir, sync, compress })
         }
         "memory" => Ok(Engine::Memory),
         "mongo" => match mongo {

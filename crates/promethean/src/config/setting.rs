@@ -131,6 +131,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Some("always"),
         "What OK means: always (on disk), an interval such as 100ms (at the latest then), never (the system decides)",
     ),
+    plain(
+        STORE,
+        "compress",
+        "BOOL",
+        Some("false"),
+        "Whether settled events of the log are compressed (lz4): less disk for more work. What is there stays readable",
+    ),
     secret(seeded(
         "MONGO_URL",
         plain(STORE, "mongo_url", "URL", None, "A MongoDB replica set; set, it means store = mongo"),

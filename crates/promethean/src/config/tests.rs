@@ -104,7 +104,7 @@ fn the_engine_is_the_one_that_was_said_last() {
     let engine = |flags: &[(&str, &str)], variables: &[(&str, &str)], file: &str| {
         resolve(flags, variables, file).expect("good").0.engine
     };
-    let log = Engine::Log { dir: "/home/somebody/.local/share/promethean".into(), sync: Sync::Always };
+    let log = Engine::Log { dir: "/home/somebody/.local/share/promethean".into(), sync: Sync::Always, compress: false };
     let mongo = Engine::Mongo { url: Secret::new("mongodb://m") };
     let url = ("MONGO_URL", "mongodb://m");
     assert_eq!(engine(&[], &[], ""), log);
@@ -128,6 +128,14 @@ fn the_data_directory_follows_the_order_of_the_contract() {
     assert_eq!(dir(&[xdg]), "/xdg/promethean");
     assert_eq!(dir(&[xdg, state]), "/state/one");
     assert_eq!(dir(&[xdg, state, ("PROMETHEAN_DATA_DIR", "/said")]), "/said");
+}
+
+#[test]
+fn segments_are_compressed_where_that_is_said() {
+    for (said, expected) in [("true", true), ("false", false)] {
+        let engine = resolve(&[("compress", said)], &[], "").expect("good").0.engine;
+        assert!(matches!(engine, Engine::Log { compress, .. } if compress == expected), "{said}: {engine:?}");
+    }
 }
 
 #[test]
