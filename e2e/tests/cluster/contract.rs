@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use promethean_e2e::{get, request};
+use promethean_e2e::{Setup, get, request};
 use serde_json::{Value, json};
 
 use crate::pair::{Pair, ack, event, publish, subscribe};
@@ -177,6 +177,20 @@ async fn a_hub_that_is_told_to_end_hands_its_groups_over_at_once_and_without_a_c
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}: it waited for the lease", began.elapsed());
     let (status, _pair) = ended.await.expect("ended");
     assert!(status.success(), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hubs_with_different_secrets_say_so_in_their_logs() {
+    let scratch = promethean_testmongo::Scratch::new();
+    let hub = |secret: &str| Setup::mongo(scratch.url()).env("PROMETHEAN_CLUSTER_SECRET", secret).start();
+    let (a, b) = (hub("one"), hub("two"));
+    let subscribe = json!({"op": "SUBSCRIBE", "topic": "orders", "group": "g"});
+    let mut at_a = promethean_e2e::Wire::connect(a.ws).await;
+    at_a.ok(subscribe.clone()).await;
+    let mut at_b = promethean_e2e::Wire::connect(b.ws).await;
+    assert_eq!(at_b.call(subscribe).await["op"], "ERR", "the owner does not let this hub in");
+    let said = b.log().matches("give all the same cluster_secret").count();
+    assert_eq!(said, 1, "{}", b.log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

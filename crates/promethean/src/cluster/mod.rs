@@ -9,7 +9,7 @@ mod place;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use promethean_bus::dispatcher::{Answer, Receipt};
 use promethean_bus::{
@@ -28,6 +28,8 @@ pub(crate) use place::Place;
 
 /// How long another hub may take to be connected to.
 const CONNECT: Duration = Duration::from_secs(3);
+/// How often it is said that another hub refuses this one.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 /// How long it may take for an answer.
 const ANSWER: Duration = Duration::from_secs(20);
 
@@ -44,11 +46,13 @@ struct Inner {
     secret: Secret,
     /// One connection for each subscriber and owner; 0 is the hub itself, for questions. Bounded by the subscribers.
     links: Mutex<Links>,
+    /// When it was last said that another hub refuses this one.
+    warned: Mutex<Option<Instant>>,
 }
 
 impl Ways {
     fn new(me: &str, secret: Secret) -> Self {
-        Self { inner: Arc::new(Inner { me: me.into(), secret, links: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { me: me.into(), secret, links: Mutex::default(), warned: Mutex::default() }) }
     }
 }
 
@@ -86,9 +90,25 @@ impl Inner {
             .header("authorization", &format!("Bearer {}", self.secret.expose()))
             .and_then(|builder| builder.header("promethean-relay", &format!("{}/{subscription}", self.me)))
             .map_err(lost)?;
-        let link = Arc::new(Link::open(opened.link().await.map_err(lost)?));
+        let link = opened.link().await.map_err(|error| {
+            self.warn_if_refused(to, &error);
+            lost(error)
+        })?;
+        let link = Arc::new(Link::open(link));
         *slot = Arc::downgrade(&link);
         Ok(link)
+    }
+
+    /// Every subscriber tries again and again: it is said once in a while, not each time.
+    fn warn_if_refused(&self, by: &Peer, error: &promethean_client::Error) {
+        if !matches!(error, promethean_client::Error::Connect { reason, .. } if reason.contains("answered 401")) {
+            return;
+        }
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
+            *warned = Some(Instant::now());
+            tracing::warn!(hub = %by.address, %error, "another hub refuses this one: give all the same cluster_secret");
+        }
     }
 
     /// Asks a question over the hub's own connection.

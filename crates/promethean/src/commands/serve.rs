@@ -28,6 +28,8 @@ use crate::outbox;
 
 /// How long the end may take, over all.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+/// How long closing the store may take where the hub ends for another reason, or has used its time up.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 /// How long of it the outbox may take.
 const OUTBOX_DEADLINE: Duration = Duration::from_millis(1_250);
 
@@ -61,7 +63,7 @@ async fn serve(config: &Config, demo: bool) -> Result<(), Failure> {
     let ended = serve_over(config, demo, opened, tls, &mut signals).await;
     if ended.is_err() {
         // The listeners could not be opened, or the store failed: close what can be closed.
-        let _ = tokio::time::timeout(DRAIN_DEADLINE, store.close()).await;
+        let _ = tokio::time::timeout(CLOSE_DEADLINE, store.close()).await;
     }
     ended
 }
