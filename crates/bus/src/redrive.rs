@@ -9,7 +9,6 @@ use promethean_store::{GroupState, ReadMax, Saved};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::status::lag_of;
 use crate::{Bus, Error};
 
 /// Groups whose names begin so are the hub's own: their cursors say what it has done.
@@ -162,7 +161,7 @@ impl Bus {
             }
         }
         let info = store.info(&letters).await.map_err(|error| Error::group(&error))?;
-        told.remaining = lag_of(&state, info.map_or(0, |info| info.last_seq));
+        told.remaining = info.map_or(0, |info| state.lag(&info));
         Ok(told)
     }
 

@@ -118,3 +118,17 @@ async fn a_redrive_of_some_letters_leaves_the_others_for_later() {
     let back = bus.store().read(&topic("t"), 6, ReadMax::events(10)).await.expect("readable");
     assert_eq!(back.iter().map(|event| event.payload()).collect::<Vec<_>>(), ["2", "4", "5", "1", "3"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn letters_that_retention_took_are_not_left() {
+    let bus = bus();
+    for n in 1..=10 {
+        let letter = serde_json::json!({ "group": "g", "err": "no", "original": { "payload": n } });
+        bus.publish_value(&topic("dlq.t"), &letter).await.expect("published");
+    }
+    for (first, redriven, remaining) in [(4, 1, 6), (8, 1, 2), (11, 0, 0)] {
+        bus.store().trim(&topic("dlq.t"), first).await.expect("trimmed");
+        let done = bus.redrive(&topic("t"), 1).await.expect("redriven");
+        assert_eq!((done.redriven, done.remaining), (redriven, remaining), "from {first}");
+    }
+}
