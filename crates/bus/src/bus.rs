@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use promethean_event::{
     Cursor, Draft, EventId, From, Group, IdMaker, Limits, Millis, Selector, Seq, SubscribeOptions, Topic, payload_of,
 };
-use promethean_store::{Error as StoreError, Peer, ReadMax, Start, Store};
+use promethean_store::{Error as StoreError, Peer, ReadMax, Start, Store, TopicInfo};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -266,7 +266,9 @@ impl Bus {
         if !self.is_live(topic, group) {
             return Err(runner::not_the_owner());
         }
-        self.core.ask(topic, group, |reply| Input::Status { unfinished, relayed: true, reply }).await
+        let info = self.core.info(topic).await?;
+        let ask = |reply| Input::Status { unfinished, relayed: true, info: info.clone(), reply };
+        self.core.ask(topic, group, ask).await
     }
 
     /// Moves a group's cursor so that the event with the seq `next`, or the first one after it, comes next; makes the
@@ -339,7 +341,7 @@ impl Bus {
     /// # Errors
     /// The store cannot be read.
     pub async fn group_status(&self, topic: &Topic, group: &Group) -> Result<Option<GroupStatus>, Error> {
-        self.status(topic, group, true).await
+        self.status(topic, group, true, self.core.info(topic).await?).await
     }
 
     /// How a group stands on a topic, without what is unfinished; `None`: it has no cursor there.
@@ -347,11 +349,17 @@ impl Bus {
     /// # Errors
     /// The store cannot be read.
     pub async fn group_outline(&self, topic: &Topic, group: &Group) -> Result<Option<GroupStatus>, Error> {
-        self.status(topic, group, false).await
+        self.status(topic, group, false, self.core.info(topic).await?).await
     }
 
-    async fn status(&self, topic: &Topic, group: &Group, unfinished: bool) -> Result<Option<GroupStatus>, Error> {
-        let ask = |reply| Input::Status { unfinished, relayed: false, reply };
+    async fn status(
+        &self,
+        topic: &Topic,
+        group: &Group,
+        unfinished: bool,
+        info: Option<TopicInfo>,
+    ) -> Result<Option<GroupStatus>, Error> {
+        let ask = |reply| Input::Status { unfinished, relayed: false, info: info.clone(), reply };
         let mut status: Option<GroupStatus> = match &self.core.cluster {
             Some(cluster) if !self.is_live(topic, group) => {
                 self.status_elsewhere(cluster, topic, group, unfinished).await?
@@ -388,10 +396,10 @@ impl Bus {
     /// # Errors
     /// The store cannot be read.
     pub async fn lag(&self, topic: &Topic, group: &Group) -> Result<Lag, Error> {
-        let info = self.core.store.info(topic).await.map_err(|error| Error::group(&error))?;
+        let info = self.core.info(topic).await?;
         let tail = info.as_ref().and_then(|info| info.last).map(|(id, _)| id);
         if self.core.runner_of(topic, group).is_some()
-            && let Some(status) = self.group_outline(topic, group).await?
+            && let Some(status) = self.status(topic, group, false, info.clone()).await?
         {
             // Another hub may have appended what the group has not heard of yet.
             let unheard = info.map_or(0, |info| info.last_seq).saturating_sub(status.tail);
@@ -402,7 +410,7 @@ impl Bus {
         }
         let state = self.core.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
         let Some((state, _)) = state else { return Ok(Lag { cursor: None, tail, events: 0, age: Duration::ZERO }) };
-        let events = status::lag_of(&state, info.map_or(0, |info| info.last_seq));
+        let events = info.map_or(0, |info| state.lag(&info));
         let age = if events > 0 { self.core.age_after(topic, state.floor).await? } else { Duration::ZERO };
         Ok(Lag { cursor: Some(status::cursor(topic, state.floor, state.last)), tail, events, age })
     }
@@ -449,8 +457,12 @@ impl Core {
     async fn saved_status(&self, topic: &Topic, group: &Group) -> Result<Option<GroupStatus>, Error> {
         let stored = self.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
         let Some((state, _)) = stored else { return Ok(None) };
-        let info = self.store.info(topic).await.map_err(|error| Error::group(&error))?;
-        Ok(Some(runner::saved_status(topic, group, state, info.map_or(0, |info| info.last_seq))))
+        let info = self.info(topic).await?;
+        Ok(Some(runner::saved_status(topic, group, state, info.as_ref())))
+    }
+
+    async fn info(&self, topic: &Topic) -> Result<Option<TopicInfo>, Error> {
+        self.store.info(topic).await.map_err(|error| Error::group(&error))
     }
 
     /// The wall clock, for times that people see.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use promethean_event::{Cursor, EventId, Group, Millis, Seq, Topic};
-use promethean_store::{GroupState, Mark};
+use promethean_store::Mark;
 use serde::{Deserialize, Serialize};
 
 use crate::dispatcher::{Counts, Dispatcher, MemberId, Unanswered, Why};
@@ -42,7 +42,7 @@ pub struct GroupStatus {
     pub cursor: Cursor,
     /// Events not done, up to `tail`.
     pub lag: u64,
-    /// Where the topic ends, as far as the group has heard.
+    /// Where the topic ended when that was counted.
     pub tail: Seq,
     /// The age of the oldest event that is not done.
     pub lag_age: Duration,
@@ -143,9 +143,4 @@ impl std::convert::From<Unanswered> for Holding {
             Why::Dying => plain(HoldingState::Dying),
         }
     }
-}
-
-/// Events not done by `state` in a topic that ends at `tail`.
-pub(crate) fn lag_of(state: &GroupState, tail: Seq) -> u64 {
-    state.lag(tail)
 }

@@ -40,6 +40,8 @@ pub fn payload_of<T: serde::Serialize + ?Sized>(value: &T) -> Result<Box<RawValu
 #[derive(Debug)]
 pub struct Sealer {
     limits: Limits,
+    /// Bytes over the limit that an event may have.
+    more: usize,
     buffer: Vec<u8>,
     /// The events, their bodies still to be set.
     sealed: Vec<NewEvent>,
@@ -50,7 +52,7 @@ pub struct Sealer {
 impl Sealer {
     /// A sealer that keeps `limits`.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, buffer: Vec::new(), sealed: Vec::new(), ends: Vec::new() }
+        Self { limits, more: 0, buffer: Vec::new(), sealed: Vec::new(), ends: Vec::new() }
     }
 
     /// Makes room for about that many events and bytes at once.
@@ -63,6 +65,11 @@ impl Sealer {
     /// Keeps `limits` from here on.
     pub fn limit(&mut self, limits: Limits) {
         self.limits = limits;
+    }
+
+    /// Events may be larger than the limit by as much as the hub itself adds to them.
+    pub fn allow(&mut self, more: usize) {
+        self.more = more;
     }
 
     /// How many events are sealed so far.
@@ -102,7 +109,7 @@ impl Sealer {
         let spans = write_body(&mut self.buffer, draft, id, ts, partitions);
         let head = br#"{"id":"","seq":,"#.len() + 36 + 1;
         let size = self.buffer.len() - start + head;
-        if size > self.limits.max_event_bytes {
+        if size > self.limits.max_event_bytes.saturating_add(self.more) {
             self.buffer.truncate(start);
             let message = format!(
                 "the event has {size} bytes, the limit is {}; send a reference instead, or raise max_event_bytes",

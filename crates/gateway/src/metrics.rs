@@ -153,7 +153,7 @@ async fn sizes(hub: &Hub, most: usize) -> Result<(OfTopics, OfGroups), Rejection
                 continue;
             }
             let name = if lags.len() < most { (topic.as_str(), group.as_str()) } else { (OTHER, OTHER) };
-            *lags.entry((name.0.to_owned(), name.1.to_owned())).or_default() += state.lag(info.last_seq);
+            *lags.entry((name.0.to_owned(), name.1.to_owned())).or_default() += state.lag(&info);
         }
     }
     Ok((bytes.into_iter().collect(), lags.into_iter().collect()))

@@ -434,6 +434,9 @@ async fn a_topics_settings_are_shown_and_changed() {
     assert_eq!(changed["tombstoneGraceMs"], 86_400_000);
     assert_eq!(hub.get(path).await.ok(), changed);
     assert_eq!(put(&hub, path, r#"{"maxAgeMs":null,"maxEvents":null,"compaction":false}"#).await.ok(), default);
+    put(&hub, path, r#"{"partitions":4,"compaction":true,"snapshot":true}"#).await.ok();
+    let null = r#"{"partitions":null,"compaction":null,"snapshot":null}"#;
+    assert_eq!(put(&hub, path, null).await.ok(), default, "null is the default of these too");
     put(&hub, path, r#"{"maxEvent":1}"#).await.refused(400, "bad_request");
     put(&hub, path, r#"{"partitions":0}"#).await.refused(400, "bad_request");
     assert_eq!(hub.get("/topics?topic=none").await.ok(), json!({ "topics": [] }));

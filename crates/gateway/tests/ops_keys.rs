@@ -3,6 +3,7 @@
 mod harness;
 
 use harness::{Served, Setup};
+use promethean_gateway::EdgeConfig;
 use promethean_gateway::ops::router;
 use serde_json::{Value, json};
 
@@ -141,4 +142,83 @@ async fn a_past_that_was_compacted_away_is_said_to_be_incomplete() {
     let answer = hub.get("/latest-by-key?topic=t&at=15&key=a").await;
     assert_eq!((answer.header("x-promethean-complete"), answer.ok()), ("false", Value::Null));
     assert_eq!(hub.get("/latest-by-key?topic=t&at=25").await.ok()["complete"], false);
+}
+
+/// A hub whose answers have at most 64 KiB, and 20 keys with 10 KiB each on `t`, all of time 10.
+async fn hub_with_large_events() -> Served {
+    let edge = EdgeConfig { max_frame_bytes: 64 * 1024, ..EdgeConfig::default() };
+    let hub = Setup { edge, ..Setup::default() }.start(router).await;
+    for n in 0..20 {
+        at(&hub, &format!("k{n:02}"), 10, &format!("\"{}\"", "x".repeat(10 * 1024))).await;
+    }
+    hub
+}
+
+#[tokio::test]
+async fn a_page_ends_where_its_bytes_do() {
+    let hub = hub_with_large_events().await;
+    for at in ["", "&at=10"] {
+        let (mut seen, mut after) = (Vec::new(), String::new());
+        loop {
+            let answer = hub.get(&format!("/latest-by-key?topic=t{at}{after}")).await;
+            assert!(answer.body.len() <= 64 * 1024, "{} bytes", answer.body.len());
+            let page = answer.ok();
+            let entries = page["entries"].as_object().expect("an object");
+            assert!(!entries.is_empty(), "it goes on");
+            seen.extend(entries.keys().cloned());
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => break,
+            }
+        }
+        assert_eq!(seen, (0..20).map(|n| format!("k{n:02}")).collect::<Vec<_>>(), "{at}");
+    }
+    // An event that is larger than a page is one.
+    at(&hub, "a", 10, &format!("\"{}\"", "x".repeat(100 * 1024))).await;
+    for at in ["", "&at=10"] {
+        let page = hub.get(&format!("/latest-by-key?topic=t{at}")).await.ok();
+        assert_eq!((page["entries"].as_object().expect("an object").len(), &page["next"]), (1, &json!("a")));
+        assert_eq!(hub.get(&format!("/latest-by-key?topic=t{at}&key=a")).await.ok()["key"], "a");
+    }
+}
+
+#[tokio::test]
+async fn more_than_an_answer_holds_of_named_keys_is_refused_with_the_remedy() {
+    let hub = hub_with_large_events().await;
+    for at in ["", "&at=10"] {
+        let ask = |keys: std::ops::Range<u32>| {
+            let keys: String = keys.map(|n| format!("&key=k{n:02}")).collect();
+            format!("/latest-by-key?topic=t{at}{keys}")
+        };
+        assert_eq!(hub.get(&ask(0..5)).await.ok().as_object().expect("an object").len(), 5);
+        let message = hub.get(&ask(0..20)).await.refused(413, "too_large");
+        assert!(message.contains("ask for fewer"), "{message}");
+        let many: String = (0..1_001).map(|n| format!("&key={n}")).collect();
+        let message = hub.get(&format!("/latest-by-key?topic=t{at}{many}")).await.refused(400, "bad_request");
+        assert!(message.contains("1000"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn the_empty_key_is_a_key() {
+    let hub = open_hub().await;
+    let topic = promethean_event::Topic::parse("t").expect("a topic");
+    for key in ["", "a", "b"] {
+        let payload = promethean_event::payload_of(&key).expect("JSON");
+        let mut draft = promethean_event::Draft::new(topic.clone(), std::borrow::Cow::Owned(payload));
+        (draft.options.key, draft.options.ts) = (Some(key.into()), Some(promethean_event::Millis(10)));
+        hub.hub.bus.publish(&draft).await.expect("published");
+    }
+    for at in ["", "&at=10"] {
+        let get = async |query: &str| hub.get(&format!("/latest-by-key?topic=t{at}{query}")).await.ok();
+        assert_eq!(get("&key=").await["payload"], "");
+        let both = get("&key=&key=a").await;
+        assert_eq!((&both[""]["payload"], &both["a"]["payload"]), (&json!(""), &json!("a")), "{at}");
+        for (after, shown, next) in [("", "", json!("")), ("&after=", "a", json!("a")), ("&after=a", "b", Value::Null)]
+        {
+            let page = get(&format!("&limit=1{after}")).await;
+            let keys: Vec<_> = page["entries"].as_object().expect("an object").keys().map(String::as_str).collect();
+            assert_eq!((keys, &page["next"]), (vec![shown], &next), "{at}{after}");
+        }
+    }
 }

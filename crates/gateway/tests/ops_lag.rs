@@ -95,3 +95,30 @@ async fn how_late_a_group_is_goes_by_the_time_of_append_whatever_the_events_say(
         assert!(row["lag"] == 1 && row["lagMs"].as_u64().is_some_and(|late| late < 60_000), "{path}: {shown}");
     }
 }
+
+#[tokio::test]
+async fn events_that_are_gone_are_nobodys_lag() {
+    let hub = Setup::default().start(router).await;
+    hub.fill("t", 100).await;
+    let (topic, group) = (Topic::parse("t").expect("a topic"), Group::parse("g").expect("a group"));
+    hub.hub.bus.set_cursor(&topic, &group, From::Earliest).await.expect("made");
+    for left in [100, 10, 0] {
+        hub.hub.bus.store().trim(&topic, 101 - left).await.expect("trimmed");
+        for path in ["/lag?topic=t&group=g", "/groups?topic=t", "/explain?topic=t&group=g"] {
+            let shown = hub.get(path).await.ok();
+            let row = shown["groups"].get(0).unwrap_or(&shown);
+            assert_eq!(row["lag"], left, "{path}: {shown}");
+        }
+        let metrics = hub.get("/metrics").await;
+        let line = format!("group_lag{{topic=\"t\",group=\"g\"}} {left}");
+        assert!(metrics.text().lines().any(|this| this == line), "{line}: {}", metrics.text());
+        let ask = |place: &str| {
+            let body = format!("{{\"from\":\"{place}\"}}");
+            hub.send(http::Method::PUT, "/cursors?topic=t&group=g&dryRun=1", &[], body)
+        };
+        let (end, start) = (ask("latest").await.ok(), ask("earliest").await.ok());
+        assert_eq!((&end["lagBefore"], &end["lagAfter"], &end["skipped"]), (&left.into(), &0.into(), &left.into()));
+        assert_eq!((&start["lagAfter"], &start["again"]), (&left.into(), &0.into()), "{start}");
+    }
+    assert_eq!(hub.get("/explain?topic=t&group=g").await.ok()["reasons"][0]["code"], "caught_up");
+}

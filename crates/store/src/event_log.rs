@@ -9,7 +9,7 @@
 use promethean_event::{Event, EventId, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
-use crate::{EventSettings, Pending, Result, TopicSettings};
+use crate::{Done, EventSettings, Pending, Result, TopicSettings};
 
 /// What became of one event of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +109,16 @@ pub struct TopicInfo {
     pub last: Option<(EventId, Millis)>,
 }
 
+impl TopicInfo {
+    /// How many events after `floor` are there and not in `done`; no scan. What retention took from the front does not
+    /// count. Where compaction took some from the middle it may be too many, but never more than are in the log.
+    pub fn left(&self, floor: Seq, done: &Done) -> u64 {
+        let from = self.first_seq.max(floor + 1);
+        let seqs = (self.last_seq + 1).saturating_sub(from).saturating_sub(done.count_from(from));
+        seqs.min(self.events)
+    }
+}
+
 /// A part of something long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
@@ -204,4 +214,38 @@ pub trait EventLog: Send + Sync + 'static {
 
     /// Whether the store can take writes, or why not.
     fn ready(&self) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn what_is_left_is_there_and_not_done(
+            first in 1_u64..20, last in 0_u64..40, floor in 0_u64..40, done in proptest::collection::btree_set(1_u64..40, 0..20),
+            holes in proptest::collection::btree_set(1_u64..40, 0..20), compacted in any::<bool>(),
+        ) {
+            let (floor, done): (Seq, Done) = (floor.min(last), done.iter().filter(|seq| **seq <= last).map(|seq| (*seq, *seq, None)).collect());
+            let gone = |seq: &Seq| compacted && holes.contains(seq);
+            let there: BTreeSet<Seq> = (first..=last).filter(|seq| !gone(seq)).collect();
+            let info = TopicInfo {
+                topic: Topic::parse("t").expect("a topic"),
+                events: there.len() as u64,
+                bytes: 0,
+                first_seq: there.first().copied().unwrap_or(last + 1),
+                last_seq: last,
+                last: None,
+            };
+            let exact = there.iter().filter(|seq| **seq > floor && !done.contains(**seq)).count() as u64;
+            let left = info.left(floor, &done);
+            if compacted {
+                prop_assert!((exact..=info.events).contains(&left), "{left} of {exact}");
+            } else {
+                prop_assert_eq!(left, exact);
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use promethean_event::{EventId, Millis, Seq};
 
-use crate::Ranges;
+use crate::{Ranges, TopicInfo};
 
 /// The id and time of an event that is done; none where a hole in the log was passed.
 pub type Mark = Option<(EventId, Millis)>;
@@ -50,9 +50,9 @@ pub struct GroupState {
 const VERSION: u8 = 1;
 
 impl GroupState {
-    /// Events not done in a topic that ends at `tail`.
-    pub fn lag(&self, tail: Seq) -> u64 {
-        tail.saturating_sub(self.floor).saturating_sub(self.done.count())
+    /// Events of the topic that are there and not done: see [`TopicInfo::left`].
+    pub fn lag(&self, info: &TopicInfo) -> u64 {
+        info.left(self.floor, &self.done)
     }
 
     /// The state as bytes, for engines that keep bytes. Numbers are LEB128, counts before lists.

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use promethean_event::{Event, EventId, Millis, Ordered, Seq};
-use promethean_store::{Done, GroupState, Mark, SnapshotState, Start, Unfinished};
+use promethean_store::{Done, GroupState, Mark, SnapshotState, Start, TopicInfo, Unfinished};
 
 pub use command::{Command, DeadLetter, Deliver};
 pub use input::{Answer, Receipt};
@@ -328,10 +328,10 @@ impl Dispatcher {
         self.tail
     }
 
-    /// How many events up to the tail are not done.
-    pub fn lag(&self) -> u64 {
-        let unread = (self.tail + 1).saturating_sub(self.next);
-        self.entries.len() as u64 + unread.saturating_sub(self.done.count_from(self.next))
+    /// How many events are not done in a topic of which this is known: those that were read, and those still there to be.
+    pub fn lag(&self, info: Option<&TopicInfo>) -> u64 {
+        let unread = info.map_or(0, |info| info.left(self.next - 1, &self.done));
+        self.entries.len() as u64 + unread
     }
 
     /// The first unfinished event that was read: its seq and when it was appended.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use promethean_event::{Cursor, EventId, From, Seq};
-use promethean_store::{KeySnapshot, ReadMax, Start};
+use promethean_store::{KeySnapshot, ReadMax, Start, TopicInfo};
 use tokio::sync::oneshot;
 
 use super::{Fatal, Member, Runner};
@@ -34,8 +34,8 @@ pub(crate) enum Input {
     SeekSeq { done: Seq, relayed: bool, reply: Reply<Cursor> },
     /// Forgets the group, where it has no members.
     Forget { reply: Reply<bool> },
-    /// How things stand, with or without what is unfinished.
-    Status { unfinished: bool, relayed: bool, reply: Reply<Option<GroupStatus>> },
+    /// How things stand in a topic of which this is known, with or without what is unfinished.
+    Status { unfinished: bool, relayed: bool, info: Option<TopicInfo>, reply: Reply<Option<GroupStatus>> },
     /// The hub shuts down: gives leases back, saves, ends.
     Drain(oneshot::Sender<()>),
 }
@@ -94,9 +94,9 @@ impl Runner {
                 }
             }
             Input::Forget { reply } => self.on_forget(reply).await,
-            Input::Status { unfinished, reply, .. } => {
+            Input::Status { unfinished, info, reply, .. } => {
                 let status = match self.load(None).await {
-                    Ok(_) => Ok(self.status(unfinished)),
+                    Ok(_) => Ok(self.status(unfinished, info.as_ref())),
                     Err(error) => Err(error),
                 };
                 let _ = reply.send(status);

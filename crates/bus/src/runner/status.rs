@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use promethean_event::{Group, Millis, Seq, Topic};
-use promethean_store::GroupState;
+use promethean_event::{Group, Millis, Topic};
+use promethean_store::{GroupState, TopicInfo};
 
 use super::Runner;
 use crate::dispatcher::Dispatcher;
@@ -13,9 +13,9 @@ use crate::status::{GroupStatus, Holding, MemberStatus, cursor_of};
 const MOST_SHOWN: usize = 1_000;
 
 impl Runner {
-    pub(super) fn status(&self, unfinished: bool) -> Option<GroupStatus> {
+    pub(super) fn status(&self, unfinished: bool, info: Option<&TopicInfo>) -> Option<GroupStatus> {
         let dispatcher = self.dispatcher.as_ref()?;
-        let mut status = status_of(&self.topic, &self.group, dispatcher, self.core.wall(), unfinished);
+        let mut status = status_of(&self.topic, &self.group, dispatcher, info, self.core.wall(), unfinished);
         for member in &mut status.members {
             member.origin = self.members.get(&member.id).and_then(|member| member.relayed.clone());
         }
@@ -24,13 +24,19 @@ impl Runner {
 }
 
 /// How a group stands that nobody runs.
-pub(crate) fn saved_status(topic: &Topic, group: &Group, state: GroupState, tail: Seq) -> GroupStatus {
-    let mut dispatcher = Dispatcher::new(state, topic.is_dead_letter(), 0);
-    dispatcher.on_tail(tail);
-    status_of(topic, group, &dispatcher, Millis::now(), true)
+pub(crate) fn saved_status(topic: &Topic, group: &Group, state: GroupState, info: Option<&TopicInfo>) -> GroupStatus {
+    let dispatcher = Dispatcher::new(state, topic.is_dead_letter(), 0);
+    status_of(topic, group, &dispatcher, info, Millis::now(), true)
 }
 
-fn status_of(topic: &Topic, group: &Group, dispatcher: &Dispatcher, wall: Millis, unfinished: bool) -> GroupStatus {
+fn status_of(
+    topic: &Topic,
+    group: &Group,
+    dispatcher: &Dispatcher,
+    info: Option<&TopicInfo>,
+    wall: Millis,
+    unfinished: bool,
+) -> GroupStatus {
     let members = dispatcher.members().map(|(id, in_flight, max_in_flight, paused)| MemberStatus {
         id,
         in_flight,
@@ -43,8 +49,8 @@ fn status_of(topic: &Topic, group: &Group, dispatcher: &Dispatcher, wall: Millis
         topic: topic.clone(),
         group: group.clone(),
         cursor: cursor_of(topic, dispatcher),
-        lag: dispatcher.lag(),
-        tail: dispatcher.tail(),
+        lag: dispatcher.lag(info),
+        tail: info.map_or(0, |info| info.last_seq),
         lag_age: dispatcher.oldest_read().map_or(Duration::ZERO, |(_, at)| wall.since(at)),
         members: members.collect(),
         in_flight: dispatcher.in_flight(),

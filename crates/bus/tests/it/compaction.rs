@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use promethean_bus::{Bus, COMPACTOR_GROUP, Compacted, Compactor, From, SubscribeOptions, run_compactors};
+use promethean_bus::{Answer, Bus, COMPACTOR_GROUP, Compacted, Compactor, From, SubscribeOptions, run_compactors};
 use promethean_event::Millis;
 use promethean_store::{Compaction, ReadMax, Retention, SnapshotJob, TopicSettings};
 use serde_json::{Value, json};
 
-use crate::common::{bus, drain, earliest, group, publish, publish_keyed, subscribe, topic};
+use crate::common::{bus, drain, earliest, group, next, publish, publish_keyed, subscribe, topic};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -351,4 +351,29 @@ async fn a_group_behind_what_retention_left_goes_on_with_the_first_event_there_i
     assert_eq!(drain(&mut events, 10).await, expected);
     let lag = bus.lag(&topic("t"), &group("g")).await.expect("known");
     assert_eq!((lag.events, lag.cursor.map(|cursor| cursor.seq)), (0, Some(100)), "what is gone does not count as lag");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_is_not_lag_also_while_nobody_reads_on() {
+    let bus = bus();
+    let (topic, idle, full) = (topic("t"), group("idle"), group("full"));
+    for n in 1..=100 {
+        publish(&bus, "t", n).await;
+    }
+    bus.set_cursor(&topic, &idle, From::Earliest).await.expect("made");
+    // It has no room to read on, and five was acked out of order.
+    let mut events = subscribe(&bus, "t", "full", SubscribeOptions { max_in_flight: 4, ..earliest() }).await;
+    let fifth = bus.store().read(&topic, 5, ReadMax::events(1)).await.expect("read")[0].id;
+    let held = next(&mut events).await;
+    events.membership().answer(vec![(fifth, None)], Answer::Ack).await.expect("acked");
+    for (first, idle_lag, full_lag) in [(1, 100, 99), (4, 97, 4 + 95), (91, 10, 4 + 10), (101, 0, 4)] {
+        bus.store().trim(&topic, first).await.expect("trimmed");
+        bus.store().maintain(Millis::now()).await.expect("maintained");
+        for (group, expected) in [(&idle, idle_lag), (&full, full_lag)] {
+            let lag = bus.lag(&topic, group).await.expect("known").events;
+            let status = bus.group_status(&topic, group).await.expect("known").expect("a group");
+            assert_eq!((lag, status.lag), (expected, expected), "{group} from {first}");
+        }
+    }
+    drop(held);
 }

@@ -118,3 +118,47 @@ async fn a_redrive_of_some_letters_leaves_the_others_for_later() {
     let back = bus.store().read(&topic("t"), 6, ReadMax::events(10)).await.expect("readable");
     assert_eq!(back.iter().map(|event| event.payload()).collect::<Vec<_>>(), ["2", "4", "5", "1", "3"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn letters_that_retention_took_are_not_left() {
+    let bus = bus();
+    for n in 1..=10 {
+        let letter = serde_json::json!({ "group": "g", "err": "no", "original": { "payload": n } });
+        bus.publish_value(&topic("dlq.t"), &letter).await.expect("published");
+    }
+    for (first, redriven, remaining) in [(4, 1, 6), (8, 1, 2), (11, 0, 0)] {
+        bus.store().trim(&topic("dlq.t"), first).await.expect("trimmed");
+        let done = bus.redrive(&topic("t"), 1).await.expect("redriven");
+        assert_eq!((done.redriven, done.remaining), (redriven, remaining), "from {first}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_topic_just_took_can_be_sent_back_as_often_as_it_fails() {
+    let bus = bus();
+    let settings = TopicSettings { max_event_bytes: Some(1_024), ..TopicSettings::default() };
+    bus.store().set_settings(&topic("t"), settings).await.expect("set");
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+    // The shortest time that an event can say, which the hub's own is longer than.
+    let draft = |len: usize| {
+        let payload = promethean_event::payload_of(&"x".repeat(len)).expect("JSON");
+        let mut draft = promethean_event::Draft::new(topic("t"), std::borrow::Cow::Owned(payload));
+        draft.options.ts = Some(promethean_event::Millis(1));
+        draft
+    };
+    let mut taken = 0;
+    for len in (800..1_024).rev() {
+        if bus.publish(&draft(len)).await.is_ok() {
+            taken = len;
+            break;
+        }
+    }
+    assert!(taken > 900, "just under the limit: {taken}");
+    for _ in 0..3 {
+        next(&mut events).await.nack("no").await.expect("nacked");
+        nothing(&mut events, SECOND).await;
+        let done = bus.redrive(&topic("t"), 10).await.expect("redriven");
+        assert_eq!((done.redriven, done.refused), (1, 0), "{:?}", done.refusals);
+    }
+    bus.publish(&draft(taken + 1)).await.expect_err("the limit is what it was");
+}

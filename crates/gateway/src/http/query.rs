@@ -1,6 +1,7 @@
 //! The query of a request, decoded; a refusal names the parameter.
 //!
-//! A parameter that is there but empty counts as left out, as in the seed. Unknown ones are ignored.
+//! A parameter that is there but empty counts as left out, as in the seed, except for keys, which may be empty. Unknown
+//! ones are ignored.
 
 use std::convert::Infallible;
 
@@ -48,8 +49,13 @@ impl Query {
 
     /// A parameter that may come once.
     pub(crate) fn one(&self, name: &str) -> Result<Option<&str>, Rejection> {
+        Ok(self.once(name)?.filter(|value| !value.is_empty()))
+    }
+
+    /// A parameter that may come once and of which the empty text is a value like others.
+    pub(crate) fn once(&self, name: &str) -> Result<Option<&str>, Rejection> {
         match self.all(name)?.as_slice() {
-            [] | [""] => Ok(None),
+            [] => Ok(None),
             [value] => Ok(Some(value)),
             _ => Err(Rejection::new(Code::BadRequest, format!("{name}: may be given once only"))),
         }

@@ -6,14 +6,15 @@
 //! from its first event to where it ended when the question came, and of that only the places of the wanted keys are
 //! kept. So memory is bounded by the keys of a page, not by the topic; [`AT_ONCE`] questions are answered at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use promethean_event::{Event, Millis, Seq, Topic};
+use promethean_event::{Millis, Seq, Topic};
 use promethean_store::{ReadMax, TopicInfo};
 use tokio::sync::Semaphore;
 
+use super::keys::FEW;
 use crate::Hub;
-use crate::http::{event_at, unreadable};
+use crate::http::unreadable;
 use crate::rejection::Rejection;
 
 /// How many topics are read at a time; who comes later waits.
@@ -60,30 +61,32 @@ pub(super) fn is_complete(info: Option<&TopicInfo>) -> bool {
     info.is_none_or(|info| info.events == info.last_seq)
 }
 
-/// The latest event of each of `keys` as of `at`, in the same order, tombstones included.
+/// Where the latest event of each of `keys` as of `at` is, in the same order, tombstones included.
 pub(super) async fn of_keys(
     hub: &Hub,
     topic: &Topic,
     keys: &[String],
     at: Millis,
-) -> Result<Vec<Option<Event>>, Rejection> {
-    let store = hub.bus.store();
-    let mut events = store.latest_by_key(topic, keys).await.map_err(unreadable)?;
-    // The latest of all is the latest of those that are old enough, where it is one of them.
-    let young = |event: &Option<Event>| event.as_ref().is_some_and(|event| event.ts > at);
-    if !events.iter().any(young) {
-        return Ok(events);
-    }
-    let newest = scan(hub, topic, at, keys.len(), |key| keys.iter().any(|wanted| wanted == key)).await?;
-    for (key, event) in keys.iter().zip(&mut events) {
-        if young(event) {
-            *event = match newest.places.get(key) {
-                Some(place) => event_at(hub, topic, place.seq).await?,
-                None => None,
-            };
+) -> Result<Vec<Option<Seq>>, Rejection> {
+    let (mut seqs, mut young) = (Vec::with_capacity(keys.len()), BTreeSet::new());
+    for some in keys.chunks(FEW) {
+        let latest = hub.bus.store().latest_by_key(topic, some).await.map_err(unreadable)?;
+        for (key, event) in some.iter().zip(latest) {
+            // The latest of all is the latest of those that are old enough, where it is one of them.
+            if event.as_ref().is_some_and(|event| event.ts > at) {
+                young.insert(key.as_str());
+            }
+            seqs.push(event.map(|event| event.seq));
         }
     }
-    Ok(events)
+    if young.is_empty() {
+        return Ok(seqs);
+    }
+    let newest = scan(hub, topic, at, young.len(), |key| young.contains(key)).await?;
+    for (key, seq) in keys.iter().zip(&mut seqs).filter(|(key, _)| young.contains(key.as_str())) {
+        *seq = newest.places.get(key).map(|place| place.seq);
+    }
+    Ok(seqs)
 }
 
 /// A page of live keys as of a time.

@@ -136,8 +136,7 @@ impl Dead {
 
     /// Letters that are there and were not sent back.
     fn left(&self) -> u64 {
-        let from = self.info.first_seq.max(self.state.floor + 1);
-        (self.info.last_seq + 1).saturating_sub(from).saturating_sub(self.state.done.count_from(from))
+        self.state.lag(&self.info)
     }
 
     pub(super) fn is_redriven(&self, seq: Seq) -> bool {

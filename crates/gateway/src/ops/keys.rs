@@ -1,10 +1,14 @@
 //! `GET /latest-by-key`: the state of a keyed topic, now or (`at`) as of a time.
+//!
+//! An answer has at most `max_frame_bytes`, or one event. A page ends there and says where the next one begins; of keys
+//! that were named all are wanted, so more than that is refused. Events are read few at a time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_event::{Event, Millis, Topic, json};
+use promethean_event::{Code, Event, Millis, Topic, json};
 
 use super::as_of;
 use crate::Hub;
@@ -13,8 +17,14 @@ use crate::rejection::Rejection;
 
 const DEFAULT: usize = 1_000;
 const MOST: usize = 10_000;
-/// Keys read at a time.
-const AT_ONCE: usize = 100;
+/// Keys that may be named at a time.
+const MOST_NAMED: usize = 1_000;
+/// Keys read at a time, as long as nothing is known of the size of their events.
+pub(super) const FEW: usize = 16;
+/// Most keys read at a time, where their events are small.
+const MANY: usize = 100;
+/// What an answer needs besides its entries: a key in `next` has at most 1 KiB, six times that where it is escaped.
+const ROOM: usize = 8 * 1024;
 
 pub(super) async fn latest_by_key(
     State(hub): State<Arc<Hub>>,
@@ -23,35 +33,77 @@ pub(super) async fn latest_by_key(
 ) -> Result<Response, Rejection> {
     let topic = query.topic()?;
     caller.must_see(&topic)?;
-    let keys: Vec<String> = query.all("key")?.into_iter().filter(|key| !key.is_empty()).map(str::to_owned).collect();
-    if let Some(at) = query.number("at")?.map(Millis) {
-        return past(&hub, &topic, &keys, &query, at).await;
+    // A key may be empty: what is given counts, also where it is the empty text.
+    let (keys, after) = (query.all("key")?, query.once("after")?);
+    if keys.len() > MOST_NAMED {
+        let message = format!("key: at most {MOST_NAMED} at a time, here are {}: ask for the others later", keys.len());
+        return Err(Rejection::new(Code::BadRequest, message));
     }
-    match keys.as_slice() {
-        [] => page(&hub, &topic, query.one("after")?, query.limit(DEFAULT, MOST)?).await,
-        keys => Ok(of_keys(keys, &hub.bus.store().latest_by_key(&topic, keys).await.map_err(unreadable)?)),
+    let at = query.number("at")?.map(Millis);
+    let limit = if keys.is_empty() { query.limit(DEFAULT, MOST)? } else { keys.len() };
+    match (keys.as_slice(), at) {
+        ([], None) => page(&hub, &topic, after, limit).await,
+        // The event, or `null`.
+        ([key], None) => Ok(json_body(&latest(&hub, &topic, &[(*key).to_owned()]).await?.pop().flatten())),
+        (keys, None) => of_keys(&hub, &topic, &named(keys)).await,
+        (keys, Some(at)) => past(&hub, &topic, keys, after, limit, at).await,
     }
 }
 
-/// One event or `null`; of several keys an object.
-fn of_keys(keys: &[String], events: &[Option<Event>]) -> Response {
-    match events {
-        [event] => json_body(event),
-        events => json_body(&keys.iter().zip(events).collect::<std::collections::BTreeMap<_, _>>()),
+/// Each key once, in their order.
+fn named(keys: &[&str]) -> Vec<String> {
+    keys.iter().copied().collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
+}
+
+async fn latest(hub: &Hub, topic: &Topic, keys: &[String]) -> Result<Vec<Option<Event>>, Rejection> {
+    hub.bus.store().latest_by_key(topic, keys).await.map_err(unreadable)
+}
+
+/// An object of all of `keys`, with `null` where there is none.
+async fn of_keys(hub: &Hub, topic: &Topic, keys: &[String]) -> Result<Response, Rejection> {
+    let mut entries = Entries::new(hub, Vec::new());
+    for some in keys.chunks(FEW) {
+        for (key, event) in some.iter().zip(latest(hub, topic, some).await?) {
+            entries.push_named(key, event.as_ref())?;
+        }
     }
+    Ok(json_text(entries.close()))
 }
 
 /// The same as of a time; a header says whether the topic still has all of its past.
-async fn past(hub: &Hub, topic: &Topic, keys: &[String], query: &Query, at: Millis) -> Result<Response, Rejection> {
+async fn past(
+    hub: &Hub,
+    topic: &Topic,
+    keys: &[&str],
+    after: Option<&str>,
+    limit: usize,
+    at: Millis,
+) -> Result<Response, Rejection> {
     let info = hub.bus.store().info(topic).await.map_err(unreadable)?;
     let complete = as_of::is_complete(info.as_ref());
     let mut response = match keys {
-        [] => past_page(hub, topic, query.one("after")?, query.limit(DEFAULT, MOST)?, at, complete).await?,
-        keys => of_keys(keys, &as_of::of_keys(hub, topic, keys, at).await?),
+        [] => past_page(hub, topic, after, limit, at, complete).await?,
+        keys => past_of_keys(hub, topic, keys, at).await?,
     };
     let said = http::HeaderValue::from_static(if complete { "true" } else { "false" });
     response.headers_mut().insert("x-promethean-complete", said);
     Ok(response)
+}
+
+async fn past_of_keys(hub: &Hub, topic: &Topic, given: &[&str], at: Millis) -> Result<Response, Rejection> {
+    let keys = named(given);
+    let mut entries = Entries::new(hub, Vec::new());
+    for (key, seq) in keys.iter().zip(as_of::of_keys(hub, topic, &keys, at).await?) {
+        let event = match seq {
+            Some(seq) => event_at(hub, topic, seq).await?,
+            None => None,
+        };
+        if given.len() == 1 {
+            return Ok(json_body(&event));
+        }
+        entries.push_named(key, event.as_ref())?;
+    }
+    Ok(json_text(entries.close()))
 }
 
 async fn past_page(
@@ -68,59 +120,112 @@ async fn past_page(
     out.extend_from_slice(br#","at":"#);
     json::write_number(&mut out, at.0);
     out.extend_from_slice(if complete { br#","complete":true"# } else { br#","complete":false"# });
-    out.extend_from_slice(br#","entries":{"#);
-    let (mut first, mut last) = (true, None);
+    out.extend_from_slice(br#","entries":"#);
+    let (mut entries, mut last) = (Entries::new(hub, out), None);
     for (key, seq) in seqs {
-        if out.len() >= hub.config.max_frame_bytes {
+        if let Some(event) = event_at(hub, topic, seq).await?
+            && !entries.push(&key, Some(&event))
+        {
             next = last;
             break;
         }
-        if let Some(event) = event_at(hub, topic, seq).await? {
-            entry(&mut out, &key, &event, first);
-            first = false;
-        }
         last = Some(key);
     }
-    finish(&mut out, next.as_deref());
-    Ok(json_text(out))
-}
-
-fn entry(out: &mut Vec<u8>, key: &str, event: &Event, first: bool) {
-    if !first {
-        out.push(b',');
-    }
-    json::write_string(out, key);
-    out.push(b':');
-    event.write(out);
-}
-
-/// Closes the entries and says where the next page begins.
-fn finish(out: &mut Vec<u8>, next: Option<&str>) {
-    out.push(b'}');
-    if let Some(next) = next {
-        out.extend_from_slice(br#","next":"#);
-        json::write_string(out, next);
-    }
-    out.push(b'}');
+    Ok(json_text(finish(entries, next.as_deref())))
 }
 
 /// The live keys after `after`: at most `limit`, or fewer where their events are large.
 async fn page(hub: &Hub, topic: &Topic, after: Option<&str>, limit: usize) -> Result<Response, Rejection> {
     let mut out = br#"{"topic":"#.to_vec();
     json::write_string(&mut out, topic.as_str());
-    out.extend_from_slice(br#","entries":{"#);
-    let (mut count, mut after, mut more) = (0, after.map(str::to_owned), true);
-    while more && count < limit && out.len() < hub.config.max_frame_bytes {
-        let page = hub.bus.store().keys(topic, after.as_deref(), (limit - count).min(AT_ONCE)).await;
+    out.extend_from_slice(br#","entries":"#);
+    let mut entries = Entries::new(hub, out);
+    let (mut after, mut more) = (after.map(str::to_owned), true);
+    'pages: while more && entries.count < limit {
+        let page = hub.bus.store().keys(topic, after.as_deref(), (limit - entries.count).min(entries.at_once())).await;
         let page = page.map_err(unreadable)?;
         more = page.more && !page.items.is_empty();
         for event in &page.items {
             let Some(key) = event.key() else { continue };
-            entry(&mut out, &key, event, count == 0);
-            count += 1;
+            if !entries.push(&key, Some(event)) {
+                more = true;
+                break 'pages;
+            }
             after = Some(key.into_owned());
         }
     }
-    finish(&mut out, after.as_deref().filter(|_| more));
-    Ok(json_text(out))
+    Ok(json_text(finish(entries, after.as_deref().filter(|_| more))))
+}
+
+/// Closes the entries and says where the next page begins.
+fn finish(entries: Entries, next: Option<&str>) -> Vec<u8> {
+    let mut out = entries.close();
+    if let Some(next) = next {
+        out.extend_from_slice(br#","next":"#);
+        json::write_string(&mut out, next);
+    }
+    out.push(b'}');
+    out
+}
+
+/// An object of keys and events that is being written, at most `most` bytes long or with one entry.
+struct Entries {
+    out: Vec<u8>,
+    count: usize,
+    most: usize,
+    start: usize,
+}
+
+impl Entries {
+    /// Begins it after what is in `out`.
+    fn new(hub: &Hub, mut out: Vec<u8>) -> Self {
+        out.push(b'{');
+        Self { start: out.len(), out, count: 0, most: hub.config.max_frame_bytes.saturating_sub(ROOM) }
+    }
+
+    /// Adds an entry; `false`: it has no room, and is not there.
+    fn push(&mut self, key: &str, event: Option<&Event>) -> bool {
+        let before = self.out.len();
+        if self.count > 0 {
+            self.out.push(b',');
+        }
+        json::write_string(&mut self.out, key);
+        self.out.push(b':');
+        match event {
+            Some(event) => event.write(&mut self.out),
+            None => self.out.extend_from_slice(b"null"),
+        }
+        if self.count > 0 && self.out.len() > self.most {
+            self.out.truncate(before);
+            return false;
+        }
+        self.count += 1;
+        true
+    }
+
+    /// Adds an entry that was asked for by its key.
+    fn push_named(&mut self, key: &str, event: Option<&Event>) -> Result<(), Rejection> {
+        if self.push(key, event) {
+            return Ok(());
+        }
+        let message = format!(
+            "key: the events of these keys are too large for one answer (max_frame_bytes): {} fit; ask for fewer at a time",
+            self.count
+        );
+        Err(Rejection::new(Code::TooLarge, message))
+    }
+
+    /// How many to read next: as many as fit if they are like those before.
+    fn at_once(&self) -> usize {
+        let written = self.out.len() - self.start;
+        match written.checked_div(self.count) {
+            None => FEW,
+            Some(mean) => (self.most.saturating_sub(self.out.len()) / mean.max(1)).clamp(1, MANY),
+        }
+    }
+
+    fn close(mut self) -> Vec<u8> {
+        self.out.push(b'}');
+        self.out
+    }
 }

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use promethean_event::{Code, Cursor, EventId, From, Group, Invalid, Millis, Seq, Topic, limits};
-use promethean_store::{GroupState, Start};
+use promethean_store::{Done, GroupState, Start, TopicInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::Hub;
@@ -73,15 +73,18 @@ pub(super) async fn seek(
     let to = asked(&read_body(body, SMALL).await?)?;
     let before = hub.bus.lag(&topic, &group).await?;
     let state = hub.bus.store().load(&topic, &group).await.map_err(unreadable)?.map(|(state, _)| state);
-    let tail = hub.bus.store().info(&topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
+    let info = hub.bus.store().info(&topic).await.map_err(unreadable)?;
     let after = match (dry_run, to) {
         (true, to) => target(&hub, &topic, to).await?,
         (false, To::From(from)) => place(Some(hub.bus.set_cursor(&topic, &group, from).await?)),
         (false, To::Seq(next)) => place(Some(hub.bus.set_cursor_seq(&topic, &group, next).await?)),
     };
-    let lag_after = if dry_run { tail.saturating_sub(after.seq) } else { hub.bus.lag(&topic, &group).await?.events };
+    let lag_after = match (dry_run, &info) {
+        (false, _) => hub.bus.lag(&topic, &group).await?.events,
+        (true, info) => info.as_ref().map_or(0, |info| info.left(after.seq, &Done::default())),
+    };
     let new = state.is_none();
-    let (again, skipped) = state.map_or((0, 0), |state| difference(&state, tail, after.seq));
+    let (again, skipped) = state.zip(info).map_or((0, 0), |(state, info)| difference(&state, &info, after.seq));
     let (lag_before, before) = (before.events, place(before.cursor));
     if !dry_run {
         let (from, to, sub) = (before.seq, after.seq, caller.identity.sub.as_deref());
@@ -90,13 +93,15 @@ pub(super) async fn seek(
     Ok(json_body(&Moved { topic, group, dry_run, before, after, lag_before, lag_after, again, skipped, new }))
 }
 
-/// Of the seqs up to `tail`, how many that were done come again after a move to `after`, and how many that were not are
-/// passed over.
-fn difference(state: &GroupState, tail: Seq, after: Seq) -> (u64, u64) {
-    let again =
-        if after < state.floor { state.floor - after + state.done.count() } else { state.done.count_from(after + 1) };
-    let left = tail.saturating_sub(after).saturating_sub(again);
-    (again, state.lag(tail).saturating_sub(left))
+/// Of the events that are there, how many that were done come again after a move to `after`, and how many that were not
+/// are passed over. As with lag, compaction's holes may make it too many, never more than are in the log.
+fn difference(state: &GroupState, info: &TopicInfo, after: Seq) -> (u64, u64) {
+    let gone = info.first_seq.saturating_sub(1);
+    let (floor, after) = (state.floor.max(gone), after.max(gone));
+    let again = floor.saturating_sub(after) + state.done.count_from(floor.max(after) + 1);
+    let done_between = state.done.count_from(floor + 1).saturating_sub(state.done.count_from(after + 1));
+    let skipped = after.saturating_sub(floor).saturating_sub(done_between);
+    (again.min(info.events), skipped.min(info.events))
 }
 
 fn place(cursor: Option<Cursor>) -> Place {
@@ -150,10 +155,16 @@ mod tests {
         let mut state = GroupState { floor: 4, ..GroupState::default() };
         state.done.insert(6, 7, None);
         // Done: 1 to 4, 6, 7. Not done: 5, 8, 9, 10.
-        for (after, again, skipped) in
-            [(0, 6, 0), (3, 3, 0), (4, 2, 0), (5, 2, 1), (6, 1, 1), (7, 0, 1), (9, 0, 3), (10, 0, 4)]
+        let whole = [(0, 6, 0), (3, 3, 0), (4, 2, 0), (5, 2, 1), (6, 1, 1), (7, 0, 1), (9, 0, 3), (10, 0, 4)];
+        let from_three = [(0, 4, 0), (3, 3, 0), (4, 2, 0), (10, 0, 4)];
+        let from_seven = [(0, 1, 0), (6, 1, 0), (7, 0, 0), (10, 0, 3)];
+        for (first_seq, moves) in [(1, &whole[..]), (3, &from_three), (7, &from_seven), (11, &[(0, 0, 0), (10, 0, 0)])]
         {
-            assert_eq!(difference(&state, 10, after), (again, skipped), "{after}");
+            let topic = Topic::parse("t").expect("a topic");
+            let info = TopicInfo { topic, events: 11 - first_seq, bytes: 0, first_seq, last_seq: 10, last: None };
+            for &(after, again, skipped) in moves {
+                assert_eq!(difference(&state, &info, after), (again, skipped), "{after}, from {first_seq}");
+            }
         }
     }
 }

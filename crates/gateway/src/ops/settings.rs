@@ -1,7 +1,7 @@
 //! `GET /settings` and `PUT /settings`: what is kept of a topic, and how it is spread.
 //!
-//! A change names only what changes; `null` takes a bound away, or brings a detail back to its default. It is durable when it is answered. The seeds' names
-//! `retentionDays`, `intervalMs`, `snapshotTopic` and `batchKeys` work.
+//! A change names only what changes; `null` takes a bound away, or brings anything else back to its default. It is durable
+//! when it is answered. The seeds' names `retentionDays`, `intervalMs`, `snapshotTopic` and `batchKeys` work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use promethean_event::{Code, Topic};
+use promethean_event::{Code, DEFAULT_PARTITIONS, Topic};
 use promethean_store::{Compaction, SnapshotJob, SnapshotTargets, Store, TopicSettings};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -68,7 +68,8 @@ impl Shown {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Change {
-    partitions: Option<u32>,
+    #[serde(deserialize_with = "given")]
+    partitions: Option<Option<u32>>,
     #[serde(deserialize_with = "given")]
     max_age_ms: Option<Option<u64>>,
     #[serde(deserialize_with = "given")]
@@ -79,10 +80,12 @@ struct Change {
     max_events: Option<Option<u64>>,
     #[serde(deserialize_with = "given")]
     max_event_bytes: Option<Option<u64>>,
-    compaction: Option<bool>,
+    #[serde(deserialize_with = "given")]
+    compaction: Option<Option<bool>>,
     #[serde(deserialize_with = "given")]
     tombstone_grace_ms: Option<Option<u64>>,
-    snapshot: Option<bool>,
+    #[serde(deserialize_with = "given")]
+    snapshot: Option<Option<bool>>,
     #[serde(deserialize_with = "given")]
     snapshot_topic: Option<Option<Topic>>,
     #[serde(alias = "intervalMs", deserialize_with = "given")]
@@ -99,7 +102,8 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Res
 impl Change {
     /// `settings` with what was asked for, or why that makes no sense.
     fn apply(self, topic: &Topic, mut settings: TopicSettings) -> Result<TopicSettings, String> {
-        settings.partitions = self.partitions.unwrap_or(settings.partitions);
+        let partitions = self.partitions.map(|given| given.unwrap_or(DEFAULT_PARTITIONS));
+        settings.partitions = partitions.unwrap_or(settings.partitions);
         let retention = &mut settings.retention;
         match (self.max_age_ms, self.retention_days) {
             (Some(_), Some(_)) => return Err("maxAgeMs and retentionDays say the same: send one".to_owned()),
@@ -113,7 +117,7 @@ impl Change {
         retention.max_bytes = self.max_bytes.unwrap_or(retention.max_bytes);
         retention.max_events = self.max_events.unwrap_or(retention.max_events);
         settings.max_event_bytes = self.max_event_bytes.unwrap_or(settings.max_event_bytes);
-        let compacted = self.compaction.unwrap_or(settings.compaction.is_some());
+        let compacted = self.compaction.map_or(settings.compaction.is_some(), Option::unwrap_or_default);
         settings.compaction = compacted.then(|| settings.compaction.unwrap_or_default());
         match (self.tombstone_grace_ms, settings.compaction.as_mut()) {
             (Some(Some(_)), None) => return Err("tombstoneGraceMs needs compaction".to_owned()),
@@ -125,10 +129,11 @@ impl Change {
         let details = matches!(self.snapshot_topic, Some(Some(_)))
             || matches!(self.snapshot_interval_ms, Some(Some(_)))
             || matches!(&self.snapshot_keys, Some(Some(keys)) if !keys.is_empty());
-        if self.snapshot == Some(false) && details {
+        let snapshot = self.snapshot.map(Option::unwrap_or_default);
+        if snapshot == Some(false) && details {
             return Err("snapshot is false, but its details are given".to_owned());
         }
-        let wanted = self.snapshot.unwrap_or(settings.snapshot.is_some() || details);
+        let wanted = snapshot.unwrap_or(settings.snapshot.is_some() || details);
         let job = settings.snapshot.take().unwrap_or_default();
         settings.snapshot = wanted.then(|| SnapshotJob {
             topic: self.snapshot_topic.unwrap_or(job.topic),
@@ -215,6 +220,10 @@ mod tests {
         assert_eq!((cleared.compaction, cleared.snapshot), (Some(Compaction::default()), Some(SnapshotJob::default())));
         let off = changed(&settings, r#"{"snapshot":false,"snapshotKeys":null}"#).expect("good");
         assert_eq!(off.snapshot, None);
+        let all = changed(&settings, r#"{"partitions":4,"maxEvents":9}"#).expect("good");
+        let null = changed(&all, r#"{"partitions":null,"compaction":null,"snapshot":null}"#).expect("good");
+        let kept = TopicSettings { retention: all.retention, ..TopicSettings::default() };
+        assert_eq!(null, kept, "what stands on its own goes back to its default too");
     }
 
     #[test]
@@ -225,6 +234,7 @@ mod tests {
             (r#"{"maxAgeMs":1,"retentionDays":1}"#, "retentionDays"),
             (r#"{"tombstoneGraceMs":1}"#, "compaction"),
             (r#"{"snapshot":false,"snapshotKeys":["a"]}"#, "snapshot"),
+            (r#"{"snapshot":null,"snapshotKeys":["a"]}"#, "snapshot"),
             (r#"{"snapshotTopic":"a.b"}"#, "another topic"),
             (r#"{"snapshotIntervalMs":1}"#, "snapshot_interval"),
             (r#"{"snapshotTopic":"dlq.x"}"#, "dead letters"),

@@ -16,7 +16,8 @@ This page is made from the table in `crates/promethean/src/config/setting.rs`.
 const TOPICS: &str = "\
 What is kept of a topic, in the file only; without a table, everything. The strictest bound counts. A bound of 0 is refused:
 to have none, leave it out. So is a `snapshot_topic` that has another topic's snapshots, leads back in a circle or begins with
-`dlq.`, also where the other topic's settings were made by `promethean topic set`: the hub does not start, and names both.
+`dlq.`, also where the other topic's settings were made by `promethean topic set`: the hub does not start, and names both. So is
+`snapshot = false` beside one of its details; a detail alone means `snapshot = true`.
 ";
 
 fn render() -> String {

@@ -21,7 +21,7 @@ struct Table {
     max_events: Option<u64>,
     compaction: bool,
     tombstone_grace: Option<String>,
-    snapshot: bool,
+    snapshot: Option<bool>,
     #[serde(alias = "snapshotTopic")]
     snapshot_topic: Option<String>,
     snapshot_interval: Option<String>,
@@ -101,8 +101,10 @@ fn snapshot_job(table: &Table) -> Result<Option<SnapshotJob>, String> {
         table.interval_ms.is_some(),
         table.snapshot_keys.is_some(),
     ];
-    if !table.snapshot && !details.contains(&true) {
-        return Ok(None);
+    match (table.snapshot, details.contains(&true)) {
+        (Some(true), _) | (None, true) => {}
+        (Some(false), true) => return Err("snapshot is false, but its details are given: keep one of the two".into()),
+        (Some(false) | None, false) => return Ok(None),
     }
     let interval = match (&table.snapshot_interval, table.interval_ms) {
         (Some(_), Some(_)) => return Err("snapshot_interval and intervalMs say the same: keep one".into()),
@@ -156,6 +158,8 @@ mod tests {
             ["agent.state"]
             snapshot = true
             snapshot_interval = "10s"
+            ["none"]
+            snapshot = false
             "#,
         )
         .expect("good");
@@ -174,7 +178,7 @@ mod tests {
         assert_eq!(kv.max_event_bytes, Some(64 << 10));
         let ten = SnapshotJob { interval: Duration::from_secs(10), ..SnapshotJob::default() };
         assert_eq!(of("agent.state").snapshot, Some(ten));
-        assert_eq!(of("process.state").snapshot, None);
+        assert_eq!((of("process.state").snapshot, of("none").snapshot), (None, None));
     }
 
     #[test]
@@ -189,6 +193,8 @@ mod tests {
             ("[a]\nsnapshot_topic = \"a b\"", "snapshot_topic"),
             ("[a]\nsnapshot_topic = \"a\"", "another topic"),
             ("[a]\nintervalMs = 5", "snapshot_interval"),
+            ("[a]\nsnapshot = false\nintervalMs = 1000", "snapshot is false"),
+            ("[a]\nsnapshot = false\nsnapshotTopic = \"b\"", "snapshot is false"),
             ("[a]\nintervalMs = 500\nsnapshot_interval = \"1s\"", "intervalMs"),
             ("[a]\nmax_bytes = -1", "topics.\"a\""),
             ("a = 1", "topics.\"a\""),

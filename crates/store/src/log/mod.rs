@@ -42,10 +42,11 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use promethean_event::{Millis, Topic};
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 pub use options::{OpenError, Options, Sync};
 pub use restore::{RestoreError, restore};
@@ -56,6 +57,9 @@ use queue::Request;
 use settle::Trouble;
 use shared::Shared;
 use writer::Writer;
+
+/// How long maintenance waits for the journal to be settled.
+const SETTLES: Duration = Duration::from_secs(10);
 
 /// The embedded engine. One process at a time has a directory open.
 #[derive(Debug)]
@@ -191,14 +195,11 @@ fn maintain_at_intervals(shared: &Shared) {
             return;
         }
         drop(settling);
-        if shared.waits_to_be_settled() {
-            let (reply, _) = tokio::sync::oneshot::channel();
-            shared.queue.push_now(Request::Rotate { reply });
-        }
         if std::mem::take(&mut replayed) {
+            begin_to_settle(shared);
             continue;
         }
-        match shared.maintain(Millis::now(), false) {
+        match settle_and_maintain(shared) {
             Ok(()) => {}
             Err(Trouble::NoRoom(reason)) => tracing::warn!(reason, "retention and compaction wait for room"),
             Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
@@ -207,6 +208,37 @@ fn maintain_at_intervals(shared: &Shared) {
         }
         next = Instant::now() + interval;
     }
+}
+
+/// Asks for the journal to be settled where something waits for that; the answer comes when the file is sealed.
+fn begin_to_settle(shared: &Shared) -> Option<oneshot::Receiver<Result<()>>> {
+    shared.waits_to_be_settled().then(|| {
+        let (reply, sealed) = oneshot::channel();
+        shared.queue.push_now(Request::Rotate { reply });
+        sealed
+    })
+}
+
+/// Retention and compaction see only what is settled: what waits for that is settled first, or it would be there for an
+/// interval more. It is waited for [`SETTLES`] at most; then what is settled by then has its turn.
+fn settle_and_maintain(shared: &Shared) -> std::result::Result<(), Trouble> {
+    if let Some(mut sealed) = begin_to_settle(shared) {
+        let until = Instant::now() + SETTLES;
+        let mut settling = shared.settling.lock();
+        let waits = |sealed: &mut oneshot::Receiver<_>| matches!(sealed.try_recv(), Err(TryRecvError::Empty));
+        while (waits(&mut sealed) || !settling.sealed.is_empty())
+            && !settling.stop
+            && settling.no_room.is_none()
+            && shared.failed().is_none()
+            && Instant::now() < until
+        {
+            shared.settling_changed.wait_for(&mut settling, Duration::from_millis(20));
+        }
+        if settling.stop || shared.failed().is_some() {
+            return Ok(());
+        }
+    }
+    shared.maintain(Millis::now(), false)
 }
 
 /// Runs `work`, which may read from the disk, where it holds nobody up.
@@ -222,4 +254,27 @@ fn blocking<'a, T: Send + 'static>(
         let done = tokio::task::spawn_blocking(move || work(&shared)).await;
         done.unwrap_or_else(|error| Err(Error::Damaged(format!("reading failed: {error}"))))
     })
+}
+
+#[cfg(all(test, feature = "suite"))]
+mod tests {
+    use super::*;
+    use crate::suite::{append, event, topic};
+    use crate::{EventLog as _, Retention, TopicSettings};
+
+    #[tokio::test]
+    async fn one_round_of_maintenance_reaches_what_is_still_in_the_journal() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options { maintenance: None, ..Options::new(dir.path().join("data")) };
+        let log = Log::open(options).expect("opens");
+        let retention = Retention { max_events: Some(10), ..Retention::default() };
+        let settings = TopicSettings { retention, ..TopicSettings::default() };
+        log.set_settings(&topic("t"), settings).await.expect("set");
+        append(&log, &vec![event("t"); 100]).await;
+        let shared = log.shared.clone();
+        let round = tokio::task::spawn_blocking(move || settle_and_maintain(&shared));
+        round.await.expect("no panic").expect("maintained");
+        let info = log.info(&topic("t")).await.expect("known").expect("exists");
+        assert!((10..20).contains(&info.events), "{} events are there", info.events);
+    }
 }

@@ -195,8 +195,10 @@ pub async fn retention_does_not_wait_for_a_group_that_is_behind(place: Box<dyn P
         append(&*store, &vec![event("t"); 10]).await;
         store.maintain(Millis(2_000)).await.expect("maintained");
     }
-    let first = store.info(&name).await.expect("known").expect("exists").first_seq;
+    let info = store.info(&name).await.expect("known").expect("exists");
+    let first = info.first_seq;
     assert!(first > 10, "nothing went: {first}");
+    assert_eq!(state.lag(&info), 130 + 1 - first, "what is gone is not left to do");
     assert_eq!(store.load(&name, &behind).await.expect("loaded"), Some((state.clone(), version)));
     let next = store.read(&name, state.floor + 1, ReadMax::events(3)).await.expect("read");
     assert_eq!(next.iter().map(|event| event.seq).collect::<Vec<_>>(), [first, first + 1, first + 2]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use promethean_event::{Draft, Event, EventId, Limits, Millis, Ordered, Sealer, Seq, Topic, payload_of};
-use promethean_store::{GroupState, SnapshotState, Start};
+use promethean_store::{GroupState, SnapshotState, Start, TopicInfo};
 
 use super::super::{Answer, Command, Deliver, Dispatcher, MAX_UNFINISHED, MemberOptions, Policy, Receipt};
 use super::model::{Old, Op};
@@ -81,6 +81,11 @@ impl World {
     /// The latest event of every key up to the cut; the fixture's keys 0 to 2 stand at seqs 3 to 5.
     fn latest(&self) -> Vec<Event> {
         self.log.values().filter(|event| (3..=self.cut).contains(&event.seq)).cloned().collect()
+    }
+
+    fn info(&self) -> TopicInfo {
+        let (topic, events) = (Topic::parse("t").expect("a topic"), self.tail);
+        TopicInfo { topic, events, bytes: 0, first_seq: 1, last_seq: self.tail, last: None }
     }
 
     fn publish(&mut self, key: u8) {
@@ -384,7 +389,7 @@ impl World {
         assert_eq!(self.dispatcher.in_flight(), self.held.len());
         let unfinished = (self.base + 1..=self.tail).filter(|seq| !self.done.contains(seq)).count() as u64;
         if self.cut == 0 {
-            assert_eq!(self.dispatcher.lag(), unfinished, "lag");
+            assert_eq!(self.dispatcher.lag(Some(&self.info())), unfinished, "lag");
         }
         assert!(self.dispatcher.inspect().count() <= MAX_UNFINISHED + 64);
     }
@@ -396,7 +401,7 @@ impl World {
         }
         self.step(&Op::Join { max_in_flight: 5, timeout_ms: 30_000 });
         for _ in 0..20_000 {
-            if self.dispatcher.lag() == 0 {
+            if self.dispatcher.lag(Some(&self.info())) == 0 {
                 assert!((self.base + 1..=self.tail).all(|seq| self.done.contains(&seq)), "an event was lost");
                 // A key that was written before its event of the snapshot went out comes with what was written.
                 let replaced = |event: &Event| self.is_superseded(event) && !self.delivered.contains(&event.seq);

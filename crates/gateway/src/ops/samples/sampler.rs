@@ -139,7 +139,7 @@ async fn look(hub: &Hub) -> promethean_store::Result<(HashMap<Box<str>, u64>, Ha
         bytes.insert(topic.as_str().into(), info.bytes);
         for (group, state) in store.groups(&topic).await? {
             if group.as_str() != REDRIVE_GROUP {
-                lags.insert((topic.as_str().into(), group.as_str().into()), state.lag(info.last_seq));
+                lags.insert((topic.as_str().into(), group.as_str().into()), state.lag(&info));
             }
         }
     }
