@@ -36,6 +36,8 @@ pub struct Given {
     pub deadline: Millis,
     /// It belongs to a snapshot start.
     pub snapshot: bool,
+    /// With the last event of a tail's snapshot, where that is known: the event at which the snapshot was taken.
+    pub cut: Option<EventId>,
     /// In a cluster, until when this hub may pass it on; none: always.
     pub fence: Option<Fence>,
 }

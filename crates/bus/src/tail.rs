@@ -1,11 +1,12 @@
 //! An ephemeral tail: no group, no cursor, no acks, gone with its connection.
 //!
-//! It reads the log at the subscriber's pace: a slow one falls behind by itself and costs no memory.
+//! It reads the log at the subscriber's pace: a slow one falls behind by itself and costs no memory. The last event of a
+//! snapshot says at which event that was taken: whoever has it can go on from there on another connection.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
 
-use promethean_event::{Event, From, Millis, Seq, Topic};
+use promethean_event::{Event, EventId, From, Millis, Seq, Topic};
 use promethean_store::{KeySnapshot, ReadMax};
 
 use crate::subscription::Inner;
@@ -20,20 +21,27 @@ const READ: usize = 500;
 pub(crate) struct TailStart {
     next: Seq,
     snapshot: Option<Box<dyn KeySnapshot>>,
+    /// The event at which the snapshot was taken, if it is still there.
+    cut: Option<EventId>,
 }
 
 pub(crate) async fn start(inner: &Inner, topic: &Topic, from: From) -> Result<TailStart, Error> {
     if from == From::Snapshot {
         let snapshot = inner.core.store.key_snapshot(topic).await.map_err(|error| Error::group(&error))?;
-        return Ok(TailStart { next: snapshot.cut() + 1, snapshot: Some(snapshot) });
+        let at = snapshot.cut();
+        let read = inner.core.store.read(topic, at, ReadMax::events(1)).await.map_err(|error| Error::group(&error))?;
+        let cut = read.first().filter(|event| event.seq == at).map(|event| event.id);
+        return Ok(TailStart { next: at + 1, snapshot: Some(snapshot), cut });
     }
-    Ok(TailStart { next: inner.core.seek(topic, from).await?.done + 1, snapshot: None })
+    Ok(TailStart { next: inner.core.seek(topic, from).await?.done + 1, snapshot: None, cut: None })
 }
 
 /// Reads on until the subscription is gone.
 pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
     let Some(mut watch) = inner.upgrade().map(|inner| inner.core.store.watch(&topic)) else { return };
-    let TailStart { mut next, mut snapshot } = start;
+    let TailStart { mut next, mut snapshot, cut } = start;
+    // An event of the snapshot waits until it is known whether it is the last one.
+    let mut waiting: Option<Given> = None;
     loop {
         let Some(inner) = inner.upgrade() else { return };
         inner.subscriber.space(QUEUED).await;
@@ -47,6 +55,9 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
                 return;
             }
             Ok(events) if events.is_empty() => {
+                if let Some(last) = waiting.take() {
+                    inner.subscriber.give(VecDeque::from([Given { cut, ..last }]), Millis(0));
+                }
                 drop(inner);
                 if snapshot.take().is_none() && watch.changed().await.is_err() {
                     return;
@@ -57,7 +68,11 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
                     next = events.last().map_or(next, |event| event.seq + 1);
                 }
                 let wanted = events.into_iter().filter(|event| inner.options.filter.matches(event));
-                let batch: VecDeque<Given> = wanted.map(|event| given(&inner, event, snapshot.is_some())).collect();
+                let wanted = wanted.map(|event| given(&inner, event, snapshot.is_some()));
+                let mut batch: VecDeque<Given> = waiting.take().into_iter().chain(wanted).collect();
+                if snapshot.is_some() {
+                    waiting = batch.pop_back();
+                }
                 if !batch.is_empty() {
                     inner.subscriber.give(batch, Millis(0));
                 }
@@ -67,6 +82,15 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
 }
 
 fn given(inner: &Inner, event: Event, snapshot: bool) -> Given {
-    let subscription = inner.subscriber.id;
-    Given { subscription, event, attempt: 1, max_attempts: 0, lease: 0, deadline: Millis(0), snapshot, fence: None }
+    Given {
+        subscription: inner.subscriber.id,
+        event,
+        attempt: 1,
+        max_attempts: 0,
+        lease: 0,
+        deadline: Millis(0),
+        snapshot,
+        cut: None,
+        fence: None,
+    }
 }

@@ -68,6 +68,7 @@ pub struct Delivery {
     pub(crate) event: Received,
     pub(crate) json: Arc<str>,
     pub(crate) context: DeliveryContext,
+    pub(crate) restarted: bool,
     pub(crate) subscription: u64,
     /// When its lease runs out, unless it is extended.
     pub(crate) leased_until: Instant,
@@ -88,6 +89,13 @@ impl Delivery {
     /// What the hub says about the delivery.
     pub fn context(&self) -> DeliveryContext {
         self.context
+    }
+
+    /// A tail's snapshot has begun again with this delivery, since the connection was lost before the first snapshot was whole,
+    /// or for so long that the place to go on at is gone from the log. The new one has every live key, but nothing of those
+    /// that went meanwhile: forget the state that came before. Where no key is left, the next live event says it.
+    pub fn restarted(&self) -> bool {
+        self.restarted
     }
 
     /// It is done. **Returned ⇒ as durable as the hub's store says.** Nothing to do on an ephemeral tail.

@@ -139,14 +139,29 @@ impl<P: Projection> Projector<P> {
     }
 
     async fn publish(&mut self) -> Result<(), Error> {
-        let outputs = self.folder.take()?;
-        if outputs.is_empty() {
-            return Ok(());
+        loop {
+            let outputs = self.folder.take()?;
+            if outputs.is_empty() {
+                return Ok(());
+            }
+            self.check().await?;
+            let keys: Vec<String> = outputs.iter().map(Output::key).collect();
+            let topic = &self.folder.settings().output;
+            let draft =
+                |Output { payload, options }| Draft { topic: topic.clone(), payload: Cow::Owned(payload), options };
+            let answers = self.bus.publish_batch(outputs.into_iter().map(draft)).await?;
+            let duplicates = answers.into_iter().map(|answer| answer.duplicate);
+            if !self.folder.published(keys.into_iter().zip(duplicates)) {
+                return Ok(());
+            }
         }
-        let topic = &self.folder.settings().output;
-        let draft = |Output { payload, options }| Draft { topic: topic.clone(), payload: Cow::Owned(payload), options };
-        self.bus.publish_batch(outputs.into_iter().map(draft)).await?;
-        Ok(())
+    }
+
+    /// Whoever was replaced publishes nothing more: it would be behind what the other one has.
+    async fn check(&self) -> Result<(), Error> {
+        let Settings { input, name, .. } = self.folder.settings();
+        let version = self.bus.store().load(input, name).await?.map_or(0, |(_, version)| version);
+        if version == self.version { Ok(()) } else { Err(Error::Replaced { name: name.to_string() }) }
     }
 }
 

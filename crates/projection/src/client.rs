@@ -46,7 +46,10 @@ impl<P: Projection> Projector<P> {
         let after = SubscribeOptions { from: From::AfterId(barrier), filter, ..SubscribeOptions::default() };
         let barriers = client.subscribe(output.as_str(), None, after).await?;
         let input = follow(client, input.as_str(), folder.position()).await?;
-        Ok(Self { client: client.clone(), folder, input, barriers })
+        let mut projector = Self { client: client.clone(), folder, input, barriers };
+        // Keys that an instance left behind their state when it was replaced.
+        projector.publish().await?;
+        Ok(projector)
     }
 
     /// The state.
@@ -127,12 +130,21 @@ impl<P: Projection> Projector<P> {
     }
 
     async fn publish(&mut self) -> Result<(), Error> {
-        let outputs = self.folder.take()?;
-        let publish = |Output { payload, options }| Publish::raw(payload).options(options);
-        let topic = self.folder.settings().output.as_str();
-        // What is not confirmed when the connection is lost is sent again by the client, with the same ids.
-        self.client.publish_batch(topic, outputs.into_iter().map(publish).collect()).await?;
-        Ok(())
+        loop {
+            let outputs = self.folder.take()?;
+            if outputs.is_empty() {
+                return Ok(());
+            }
+            let keys: Vec<String> = outputs.iter().map(Output::key).collect();
+            let publish = |Output { payload, options }| Publish::raw(payload).options(options);
+            let topic = self.folder.settings().output.as_str();
+            // What is not confirmed when the connection is lost is sent again by the client, with the same ids.
+            let answers = self.client.publish_batch(topic, outputs.into_iter().map(publish).collect()).await?;
+            let duplicates = answers.into_iter().map(|answer| answer.duplicate);
+            if !self.folder.published(keys.into_iter().zip(duplicates)) {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! ```
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use promethean_event::{EventId, Millis, PublishOptions, Seq, payload_of};
 use serde::Serialize;
@@ -76,6 +77,13 @@ pub struct Output {
     pub options: PublishOptions<'static>,
 }
 
+impl Output {
+    /// Its key.
+    pub(crate) fn key(&self) -> String {
+        self.options.key.clone().unwrap_or_default().into_owned()
+    }
+}
+
 /// The deciding part of a projector, for those who write one of their own.
 #[derive(Debug)]
 pub struct Folder<P: Projection> {
@@ -83,6 +91,8 @@ pub struct Folder<P: Projection> {
     settings: Settings,
     states: States<P::State>,
     position: Position,
+    /// While it is restored, up to where the input was folded into the state of a key; as many as the output has.
+    restored: HashMap<String, Seq>,
     skipped: u64,
 }
 
@@ -90,7 +100,7 @@ impl<P: Projection> Folder<P> {
     /// Nothing folded yet.
     pub fn new(settings: Settings, projection: P) -> Self {
         let states = States::new(settings.max_keys);
-        Self { projection, settings, states, position: Position::default(), skipped: 0 }
+        Self { projection, settings, states, position: Position::default(), restored: HashMap::new(), skipped: 0 }
     }
 
     /// The state.
@@ -113,11 +123,19 @@ impl<P: Projection> Folder<P> {
         &self.settings
     }
 
-    /// Takes over an event of the output topic, tombstones too. `headers` finds a header by its name.
+    /// Takes over an event of the output topic, tombstones too, in their order. `headers` finds a header by its name.
+    ///
+    /// Where two instances overlapped, the newer one may have written what it had folded so far behind what the older one had
+    /// folded further: the state that was folded further counts, and is to be published again.
     pub fn restore<'h>(&mut self, key: &str, payload: &str, headers: impl Fn(&str) -> Option<&'h str>) {
         let ours = headers(NAME) == Some(self.settings.name.as_str());
         if let Some(position) = headers(POSITION).filter(|_| ours).and_then(Position::parse) {
             self.reached(position);
+            if self.restored.get(key).is_some_and(|further| *further > position.seq) {
+                return self.states.again(key.to_owned());
+            }
+            self.restored.insert(key.to_owned(), position.seq);
+            self.states.settled(key);
         } else {
             tracing::warn!(topic = %self.settings.output, key, "an event that this projection did not write");
         }
@@ -144,6 +162,7 @@ impl<P: Projection> Folder<P> {
         if event.seq <= self.position.seq {
             return Ok(());
         }
+        self.restored = HashMap::new();
         let cause = Some((event.seq, event.id));
         let folded = match self.projection.fold(event, &mut self.states) {
             Ok(()) => self.states.keep(cause).map_err(Some),
@@ -182,6 +201,17 @@ impl<P: Projection> Folder<P> {
     /// Whether what changed should be published before more is folded.
     pub fn is_full(&self) -> bool {
         self.states.changes() >= AT_ONCE
+    }
+
+    /// Which of `outputs` were answered as duplicates: another instance has published the same change. Something of this one may
+    /// have come in between, and would stay the last word: [`Folder::take`] has them once more, under other ids.
+    pub fn published(&mut self, outputs: impl IntoIterator<Item = (String, bool)>) -> bool {
+        let mut again = false;
+        for (key, _) in outputs.into_iter().filter(|(_, duplicate)| *duplicate) {
+            self.states.again(key);
+            again = true;
+        }
+        again
     }
 
     /// What has to be published, all or none, before the position counts.

@@ -108,6 +108,16 @@ impl<S: PartialEq> States<S> {
         }
     }
 
+    /// What was published of a key is not its state, or may not be the last word: it is to be published once more.
+    pub(crate) fn again(&mut self, key: String) {
+        self.changed.insert(key, None);
+    }
+
+    /// What was published last of a key is its state.
+    pub(crate) fn settled(&mut self, key: &str) {
+        self.changed.remove(key);
+    }
+
     pub(crate) fn changes(&self) -> usize {
         self.changed.len()
     }

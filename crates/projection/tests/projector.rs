@@ -205,3 +205,89 @@ async fn of_two_instances_over_connections_the_older_one_stops() {
     new.step().await.expect("folded");
     assert_eq!(new.states().get("a"), Some(&4));
 }
+
+/// What an instance had on its way to the output when it was replaced: the first `count` inputs, each 1, as one batch.
+async fn late_batch(bus: &Bus, settings: Settings, count: u64) {
+    let output = settings.output.clone();
+    let mut folder = promethean_projection::Folder::new(settings, Sums);
+    for seq in 1..=count {
+        let (id, key) = (promethean_event::EventId::derived(&[&seq.to_le_bytes()]), Some("a".into()));
+        folder.fold(&Input { id, seq, ts: Millis(seq), key, payload: "1" }).expect("room");
+    }
+    let draft = |one: promethean_projection::Output| Draft {
+        topic: output.clone(),
+        payload: std::borrow::Cow::Owned(one.payload),
+        options: one.options,
+    };
+    bus.publish_batch(folder.take().expect("JSON").into_iter().map(draft)).await.expect("published");
+}
+
+async fn latest_sum(bus: &Bus) -> u64 {
+    let topic = Topic::parse("out").expect("a topic");
+    let latest = bus.store().latest_by_key(&topic, &["a".to_owned()]).await.expect("read").remove(0);
+    latest.expect("there").payload_as().expect("JSON")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_older_instance_had_on_its_way_leaves_no_key_behind_over_a_connection() {
+    for dies_in_between in [false, true] {
+        let bus = memory_bus();
+        let addr = hub(&bus).await;
+        let settings = || Settings::new("sums", "in", "out").expect("good");
+        let client = connect(addr).await;
+        let mut new = client::Projector::open(&client, settings(), Sums).await.expect("opened");
+        late_batch(&bus, settings(), 5).await;
+        // The new one's batches have other borders: it writes an earlier state behind a later one.
+        for seq in 1..=2 {
+            publish(&bus, "in", Some("a"), None, &1).await;
+            while new.position().seq < seq {
+                new.step().await.expect("folded");
+            }
+        }
+        assert_eq!(latest_sum(&bus).await, 2);
+        for _ in 3..=5 {
+            publish(&bus, "in", Some("a"), None, &1).await;
+        }
+        while !dies_in_between && new.position().seq < 5 {
+            new.step().await.expect("folded");
+        }
+        if !dies_in_between {
+            assert_eq!(latest_sum(&bus).await, 5, "it did not count as published before");
+        }
+        drop(new);
+        let third = client::Projector::open(&client, settings(), Sums).await.expect("opened");
+        assert_eq!((third.states().get("a"), third.position().seq), (Some(&5), 5));
+        assert_eq!(latest_sum(&bus).await, 5, "died in between: {dies_in_between}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_older_instance_had_on_its_way_leaves_no_key_behind_on_a_bus() {
+    let bus = memory_bus();
+    let settings = || Settings::new("sums", "in", "out").expect("good");
+    let mut new = bus::Projector::open(&bus, settings(), Sums).await.expect("opened");
+    late_batch(&bus, settings(), 5).await;
+    for expected in [2, 5] {
+        while new.position().seq < expected {
+            publish(&bus, "in", Some("a"), None, &1).await;
+            new.catch_up().await.expect("folded");
+        }
+        assert_eq!(latest_sum(&bus).await, expected);
+    }
+    let third = bus::Projector::open(&bus, settings(), Sums).await.expect("opened");
+    assert_eq!((third.states().get("a"), third.position().seq), (Some(&5), 5));
+}
+
+#[tokio::test]
+async fn on_a_bus_an_instance_that_was_replaced_publishes_nothing_more() {
+    let bus = memory_bus();
+    let settings = || Settings::new("sums", "in", "out").expect("good");
+    let mut old = bus::Projector::open(&bus, settings(), Sums).await.expect("opened");
+    let mut new = bus::Projector::open(&bus, settings(), Sums).await.expect("opened");
+    publish(&bus, "in", Some("a"), None, &1).await;
+    new.catch_up().await.expect("folded");
+    publish(&bus, "in", Some("a"), None, &2).await;
+    let stopped = old.step().await.expect_err("it was replaced");
+    assert!(matches!(stopped, Error::Replaced { .. }), "{stopped}");
+    assert_eq!(latest_sum(&bus).await, 1, "the new one has not folded more");
+}

@@ -350,6 +350,9 @@ pub(crate) struct ImportArgs {
     /// Everything to this topic, instead of each event to its own.
     #[arg(long, value_name = "TOPIC")]
     pub(crate) topic: Option<String>,
+    /// Leave out lines that can never be stored (too large, nested too deep, no event), say which, and go on.
+    #[arg(long)]
+    pub(crate) skip: bool,
     /// The result as JSON.
     #[arg(long)]
     pub(crate) json: bool,

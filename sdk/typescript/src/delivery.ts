@@ -13,6 +13,13 @@ export class Delivery<T = unknown> {
   lease?: number;
   /** Part of a snapshot start: the key's state, not news. */
   snapshot?: boolean;
+  /** With the last event of a tail's snapshot: the id of the event at which the snapshot was taken. */
+  cut?: string;
+  /**
+   * The snapshot of a tail begins again with this event: forget the state that came before, or keys that went meanwhile stay.
+   * Where no key is left, the next live event says it.
+   */
+  restarted?: boolean;
   /** @internal since when we hold it, until when, and where it is: in the queue, in a handler, or handed on */
   _since = Date.now();
   /** @internal */ _deadline = Infinity;

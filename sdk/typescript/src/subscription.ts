@@ -38,7 +38,9 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   private _acks: Acks | undefined; // collecting
   private _sent: Acks | undefined; // on their way
   private _asking: Promise<void> | undefined; // the SUBSCRIBE on its way
-  private _lastId: string | undefined;
+  private _lastId: string | undefined; // what a tail goes on after
+  private _began = false; // something was delivered
+  private _restarted = false; // a tail's snapshot begins again, and the next delivery has to say so
   private _iterating = false;
   private _current: Delivery<T> | undefined;
   private _wanted: (() => void) | undefined;
@@ -144,8 +146,8 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
       (error: PromError) => {
         if (error.code === "disconnected" || this._ended) return;
         if (error.code === "unknown_id" && frame.opts.afterId !== this._options.afterId) {
-          this._lastId = undefined; // the tail's last event is gone: go on at the live end
-          this._options = { ...this._options, from: "latest" };
+          this._lastId = undefined; // the tail's last event is gone: go on at the live end, or begin with the state again
+          if (this._options.from !== "snapshot") this._options = { ...this._options, from: "latest" };
           return this._up();
         }
         // A hub that shuts down closes the connection, and the next one takes it up.
@@ -156,9 +158,13 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     );
   }
 
-  /** @internal The hub gives everything back, so what no handler has yet is not ours any more. */
+  /**
+   * @internal The hub gives everything back, so what no handler has yet is not ours any more. A tail goes on after what it
+   * was sent: that stays.
+   */
   _down(): void {
     this._live = this._held = false;
+    if (!this.group) return;
     this._queue = [];
     for (const [id, delivery] of this._active) if (delivery._stage !== "run" && !delivery._settled) this._active.delete(id);
   }
@@ -173,7 +179,10 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   /** @internal */
   _deliver(list: { event: EventRecord<T>; ctx: object }[]): void {
     for (const { event, ctx } of list) {
-      this._lastId = event.id;
+      const { snapshot, cut } = ctx as Partial<Delivery>;
+      // A snapshot comes in the order of its keys: one that was cut short starts over, a whole one is gone on after.
+      this._lastId = (snapshot ? cut : event.id) ?? this._lastId;
+      this._began = true;
       if (this._stopping || this._ended) continue;
       const known = this._active.get(event.id);
       if (known && (known._stage !== "out" || known._settled)) {
@@ -181,6 +190,8 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
         continue;
       }
       const delivery = new Delivery<T>(event, this, ctx);
+      if (this._restarted) delivery.restarted = true;
+      this._restarted = false;
       if (this.group) this._active.set(event.id, delivery);
       this._queue.push(delivery);
     }
@@ -191,10 +202,13 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   private _frame(): { opts: SubscribeOptions } {
     const opts: Record<string, unknown> = { batch: true };
     for (const [name, value] of Object.entries(this._options)) if (!LOCAL.has(name)) opts[name] = value;
-    // A tail has no cursor at the hub: it goes on after the last event it saw. A snapshot starts over.
-    if (!this.group && this._lastId && opts.from !== "snapshot") {
+    // A tail has no cursor at the hub: it goes on after the last event it saw. A snapshot that is not whole, or of several
+    // topics, begins again.
+    if (!this.group && this._began) {
       const single = !opts.topics && !this.topic.includes("*");
-      Object.assign(opts, single ? { from: "afterId", afterId: this._lastId } : { from: "latest" });
+      if (single && this._lastId) Object.assign(opts, { from: "afterId", afterId: this._lastId });
+      else if (opts.from === "snapshot") this._restarted = true;
+      else opts.from = "latest";
     }
     return { opts };
   }

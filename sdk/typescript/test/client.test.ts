@@ -288,6 +288,75 @@ describe("subscriptions", () => {
     expect(ops("SUBSCRIBE")[1]!.opts).toMatchObject({ from: "afterId", afterId: hub.log("t")[0]!.id });
   });
 
+  it("keep what a tail was sent and nobody has read yet over a reconnect", async () => {
+    const client = make({ backoffMs: [10, 20] });
+    const sub = client.subscribe("t", null);
+    await sub.ready;
+    for (const n of [1, 2, 3]) await client.publish("t", n);
+    await hub.kill();
+    hub.append("t", 4);
+    await hub.start();
+    await until("it is back", () => ops("SUBSCRIBE").length === 2);
+    const seen: unknown[] = [];
+    for await (const { event } of sub) if (seen.push(event.payload) === 4) break;
+    expect(seen).toEqual([1, 2, 3, 4]);
+  });
+
+  /** A tail from a snapshot of a and b; the connection is lost, b goes, c comes. */
+  const overReconnect = async (before: () => void, topic = "t") => {
+    const seen: unknown[] = [];
+    hub.append("t", 1, { key: "a" });
+    hub.append("t", 2, { key: "b" });
+    await make({ backoffMs: [10, 20] }).subscribe(topic, null, (event, ctx) => void seen.push([event.key, event.payload, !!ctx.snapshot, !!ctx.restarted]), { from: "snapshot" });
+    await until("the snapshot", () => seen.length === 2);
+    await hub.kill();
+    before();
+    hub.append("t", null, { key: "b" });
+    hub.append("t", 3, { key: "c" });
+    await hub.start();
+    await until("it goes on", () => seen.length === 4);
+    hub.append("t", 4, { key: "a" });
+    await until("what is new", () => seen.length === 5);
+    expect(seen.slice(0, 2)).toEqual([["a", 1, true, false], ["b", 2, true, false]]);
+    return seen.slice(2);
+  };
+  const news = [["b", null, false, false], ["c", 3, false, false], ["a", 4, false, false]];
+  const again = [["a", 1, true, true], ["c", 3, true, false], ["a", 4, false, false]];
+
+  it("go on after a whole snapshot, deletions too", async () => {
+    expect(await overReconnect(() => {})).toEqual(news);
+    expect(ops("SUBSCRIBE")[1]!.opts).toMatchObject({ from: "afterId", afterId: hub.log("t")[1]!.id });
+  });
+
+  it("go on after the last live event of a snapshot tail", async () => {
+    hub.cutShort = true;
+    const seen: unknown[] = [];
+    hub.append("t", 1, { key: "a" });
+    await make({ backoffMs: [10, 20] }).subscribe("t", null, (event, ctx) => void seen.push([event.payload, !!ctx.restarted]), { from: "snapshot" });
+    await until("the snapshot", () => seen.length === 1);
+    hub.append("t", 2, { key: "a" });
+    await until("a live event", () => seen.length === 2);
+    await hub.kill();
+    hub.append("t", null, { key: "a" });
+    await hub.start();
+    await until("the deletion", () => seen.length === 3);
+    expect(seen).toEqual([[1, false], [2, false], [null, false]]);
+  });
+
+  it("say that a snapshot begins again that was cut short", async () => {
+    hub.cutShort = true;
+    expect(await overReconnect(() => {})).toEqual(again);
+  });
+
+  it("begin a snapshot again where the place to go on at is gone", async () => {
+    expect(await overReconnect(() => hub.ids.clear())).toEqual(again);
+    expect(ops("SUBSCRIBE").map((frame) => frame.opts.from)).toEqual(["snapshot", "afterId", "snapshot"]);
+  });
+
+  it("begin the snapshot of a pattern again", async () => {
+    expect(await overReconnect(() => {}, "*")).toEqual(again);
+  });
+
   it("release what waits when they end, so that the attempt is not counted", async () => {
     const client = make();
     await client.publishBatch("t", [{ payload: 1 }, { payload: 2 }, { payload: 3 }]);

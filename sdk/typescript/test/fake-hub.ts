@@ -221,6 +221,8 @@ export class FakeHub {
   intercept: ((frame: Json) => unknown) | undefined;
   /** Neither reads nor answers: a dead link. */
   mute = false;
+  /** Snapshots do not come to their end. */
+  cutShort = false;
   /** Closes with 1009 on a larger frame. */
   maxFrame = Infinity;
   private server: WebSocketServer | undefined;
@@ -287,8 +289,9 @@ export class FakeHub {
     if (member.group === undefined) {
       for (const name of names) {
         const log = this.log(name);
-        const events = from === "snapshot" ? latest(log) : log.slice(startOf(name));
-        for (const event of events) if (wanted(member.opts.filter, event)) member.push(event, { ...TAIL, ...(from === "snapshot" && { snapshot: true }) });
+        const events = (from === "snapshot" ? latest(log) : log.slice(startOf(name))).filter((event) => wanted(member.opts.filter, event));
+        const cut = this.cutShort ? undefined : log.at(-1)?.id;
+        for (const event of events) member.push(event, { ...TAIL, ...(from === "snapshot" && { snapshot: true, ...(event === events.at(-1) && { cut }) }) });
       }
       this.tails.add(member);
       return;

@@ -138,6 +138,7 @@ impl Runner {
                 lease: deliver.lease,
                 deadline: deliver.deadline,
                 snapshot: deliver.snapshot,
+                cut: None,
                 fence: self.held.as_ref().map(|held| held.fence.clone()),
             });
         }

@@ -323,7 +323,8 @@ impl Follower {
                 let deadline = now + left;
                 attached.held.insert(event.id, (lease, deadline));
                 member.handed.note(event.id, lease, member.options.max_in_flight);
-                Given { subscription: id, event, attempt, max_attempts, lease, deadline, snapshot, fence: Some(fence) }
+                let (cut, fence) = (None, Some(fence));
+                Given { subscription: id, event, attempt, max_attempts, lease, deadline, snapshot, cut, fence }
             })
             .collect();
         if !batch.is_empty() {

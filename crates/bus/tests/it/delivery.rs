@@ -525,3 +525,23 @@ async fn a_seek_moves_the_group_and_what_was_acked_comes_again() {
     bus.set_cursor(&topic("t"), &group("new"), From::Earliest).await.expect("made");
     assert_eq!(drain(&mut subscribe(&bus, "t", "new", SubscribeOptions::default()).await, 3).await.len(), 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_last_event_of_a_tails_snapshot_says_where_it_was_taken() {
+    let bus = bus();
+    for n in 0..1_200 {
+        publish_keyed(&bus, "t", &format!("k{n}"), n).await;
+    }
+    publish(&bus, "t", "without a key").await;
+    let cut = bus.store().read(&topic("t"), 1_201, ReadMax::events(1)).await.expect("read")[0].id;
+    for (keys, expected) in [(vec![], 1_200), (vec!["k7".to_owned(), "k500".to_owned()], 2)] {
+        let filter = Filter { keys, ..Filter::default() };
+        let options = SubscribeOptions { from: From::Snapshot, filter, ..Default::default() };
+        let mut tail = bus.subscribe("t", None, options).await.expect("subscribed");
+        for left in (0..expected).rev() {
+            let delivery = next(&mut tail).await;
+            assert_eq!((delivery.given().snapshot, delivery.given().cut), (true, (left == 0).then_some(cut)));
+        }
+        nothing(&mut tail, SECOND).await;
+    }
+}

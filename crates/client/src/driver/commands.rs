@@ -145,6 +145,8 @@ impl Driver {
             opening,
             resumable,
             last: None,
+            began: false,
+            restarted: false,
             paused: false,
             held: false,
             live: false,
@@ -158,14 +160,19 @@ impl Driver {
 
     pub(super) fn subscribe_frame(&mut self, number: u64) -> Option<Message> {
         let Self { subscriptions, pending, .. } = self;
-        let Subscribed { topics: Topics { topic, group, options }, last, .. } = subscriptions.get(&number)?;
+        let subscribed = subscriptions.get_mut(&number)?;
+        let Subscribed { topics: Topics { topic, group, options }, last, began, restarted, .. } = subscribed;
         let resumed;
         let options = match last {
             Some(id) => {
                 resumed = SubscribeOptions { from: From::AfterId(*id), ..options.clone() };
                 &resumed
             }
-            None => options,
+            None => {
+                // With a group the hub goes on with what is left of it.
+                *restarted |= *began && group.is_none() && options.from == From::Snapshot;
+                options
+            }
         };
         let ask = Ask::Subscribe { subscription: number };
         Some(pending.ask(ask, |out, corr| ask::subscribe(out, corr, topic, group.as_ref(), options, true)))

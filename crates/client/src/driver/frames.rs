@@ -107,17 +107,20 @@ impl Driver {
                     continue;
                 }
             };
+            subscribed.began = true;
             let delivery = Delivery {
                 event: received,
                 json: event.get().into(),
                 context: ctx,
+                restarted: std::mem::take(&mut subscribed.restarted),
                 subscription: number,
                 leased_until: now + Duration::from_millis(ctx.ack_deadline_ms),
                 commands: subscribed.commands.clone(),
             };
-            // A snapshot comes in the order of its keys: one that was cut short starts over.
-            if subscribed.resumable && !ctx.snapshot {
-                subscribed.last = Some(delivery.event.id);
+            // A snapshot comes in the order of its keys: one that was cut short starts over, a whole one is gone on after.
+            if subscribed.resumable {
+                let seen = if ctx.snapshot { ctx.cut } else { Some(delivery.event.id) };
+                subscribed.last = seen.or(subscribed.last);
             }
             subscribed.deliveries.push(delivery);
         }

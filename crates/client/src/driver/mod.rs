@@ -74,6 +74,10 @@ struct Subscribed {
     /// A tail of a single topic: after a reconnect it goes on after its last event.
     resumable: bool,
     last: Option<EventId>,
+    /// Something was delivered.
+    began: bool,
+    /// A tail's snapshot begins again, and the next delivery has to say so.
+    restarted: bool,
     paused: bool,
     /// The reader wants no deliveries for now.
     held: bool,

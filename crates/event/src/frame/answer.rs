@@ -95,6 +95,9 @@ pub struct DeliveryContext {
     /// Whether the event is part of a snapshot start.
     #[serde(default)]
     pub snapshot: bool,
+    /// With the last event of a tail's snapshot: what a tail that has the whole of it goes on after.
+    #[serde(default)]
+    pub cut: Option<EventId>,
 }
 
 #[derive(Deserialize)]
@@ -245,7 +248,7 @@ mod tests {
         sealer.seal(&draft, EventId::from_bytes([7; 16]), Millis(9), 16, 0).expect("valid");
         let event = sealer.finish().remove(0).at(42);
         let deadline = Duration::from_secs(30);
-        let context = write::Context { attempt: 1, max_attempts: 5, deadline, lease: 17, snapshot: false };
+        let context = write::Context { attempt: 1, max_attempts: 5, deadline, lease: 17, snapshot: false, cut: None };
 
         let mut out = Vec::new();
         write::event(&mut out, &write::Head::event("a.*", Some("g")), &event, context);
@@ -259,10 +262,12 @@ mod tests {
         let start = out.len();
         write::begin_events(&mut out, &write::Head::events("a.*", None));
         write::next_event(&mut out, &event, context);
-        write::next_event(&mut out, &event, write::Context { snapshot: true, ..context });
+        let cut = Some(event.id);
+        write::next_event(&mut out, &event, write::Context { snapshot: true, cut, ..context });
         write::end_events(&mut out);
         let Answer::Events { topic, group, events } = parse(&out[start..]) else { panic!("EVENTS") };
         assert_eq!((&*topic, group, events.len()), ("a.*", None, 2));
         assert_eq!((events[0].event.get(), events[1].ctx.snapshot), (&*event.to_json(), true));
+        assert_eq!((events[0].ctx.cut, events[1].ctx.cut), (None, cut));
     }
 }

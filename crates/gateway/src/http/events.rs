@@ -1,8 +1,9 @@
 //! `GET /events/{topic}`: Server-Sent Events, the ephemeral tail of a topic or pattern.
 //!
 //! `id` is the event's id, `data` its JSON on one line. The events of a snapshot start have no `id`: whoever loses the
-//! connection within it gets a whole snapshot again, not a part. Nothing is buffered here: a client that does not read
-//! is read for no further.
+//! connection within it gets a whole snapshot again, not a part. An event of the type `snapshot` says that one begins: what
+//! the client had of another is to be forgotten. After the last one an `id` alone says where to go on. Nothing is buffered
+//! here: a client that does not read is read for no further.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ struct Tail {
     /// When the token ends.
     deadline: Option<Instant>,
     first: Option<Vec<u8>>,
+    /// Whether a client may go on after an event that it has.
+    resumable: bool,
     ended: bool,
 }
 
@@ -65,8 +68,12 @@ pub(super) async fn events(
             resumed => Some(resumed?),
         },
     };
+    let mut snapshot = from == From::Snapshot;
     let membership = match resumed {
-        Some(membership) => membership,
+        Some(membership) => {
+            snapshot &= last.is_none();
+            membership
+        }
         None => {
             // Whoever asked for the state needs it as a whole again: compaction has taken the event it was at.
             let (again, said) = match from {
@@ -77,6 +84,12 @@ pub(super) async fn events(
             subscribe(&hub, &caller.identity, &selector, again, &inbox).await?
         }
     };
+    if snapshot {
+        first.extend_from_slice(b"event: snapshot\ndata: {}\n\n");
+    }
+    // Of several topics one may be live while the snapshot of another is on its way: an id of the one would skip the rest of
+    // the other.
+    let resumable = from != From::Snapshot || matches!(selector, Selector::Topic(_));
     let left = caller.identity.deadline().map(|deadline| deadline.since(Millis::now()));
     let tail = Tail {
         inbox,
@@ -84,6 +97,7 @@ pub(super) async fn events(
         draining: hub.drain.watch(),
         deadline: left.map(|left| Instant::now() + left),
         first: Some(first),
+        resumable,
         ended: false,
         hub,
     };
@@ -132,7 +146,7 @@ impl Tail {
         loop {
             self.inbox.take(EVENTS_AT_ONCE, BYTES_AT_ONCE, self.hub.bus.now(), &mut given);
             if !given.is_empty() {
-                return text(&given);
+                return text(&given, self.resumable);
             }
             if let Some((_, error)) = self.inbox.take_ended().pop() {
                 return self.end(&format!("{}: {}", error.code, error.message));
@@ -159,21 +173,30 @@ impl Tail {
     }
 }
 
-fn text(given: &[Given]) -> Vec<u8> {
+fn text(given: &[Given], resumable: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let mut whole = Vec::new();
     for one in given {
-        if !one.snapshot {
-            out.extend_from_slice(b"id: ");
-            out.extend_from_slice(one.event.id.encode(&mut [0; 36]).as_bytes());
-            out.push(b'\n');
+        if resumable && !one.snapshot {
+            write_id(&mut out, one.event.id);
         }
         whole.clear();
         one.event.write(&mut whole);
         write_data(&mut out, &whole);
         out.push(b'\n');
+        if let Some(cut) = one.cut.filter(|_| resumable) {
+            // Without data it is no event to the client, only where it goes on.
+            write_id(&mut out, cut);
+            out.push(b'\n');
+        }
     }
     out
+}
+
+fn write_id(out: &mut Vec<u8>, id: EventId) {
+    out.extend_from_slice(b"id: ");
+    out.extend_from_slice(id.encode(&mut [0; 36]).as_bytes());
+    out.push(b'\n');
 }
 
 /// An event of several lines is several `data` lines, which the client puts together again: `\r\n`, `\r` and `\n` each end

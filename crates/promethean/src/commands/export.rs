@@ -28,13 +28,14 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
 
 fn range(args: &ExportArgs) -> Result<Vec<(&'static str, String)>, Failure> {
     let mut query = Vec::new();
-    match hub::place(&args.from)? {
+    let remedy = "an export starts at earliest, a time, how long ago, seq:N, or after an event's id";
+    let wrong = |_| Failure::usage(format!("--from: {:?} is no place to start; {remedy}", args.from));
+    match hub::place(&args.from).map_err(wrong)? {
         Place::From(From::Earliest) => {}
         Place::From(From::Ts(ts)) => query.push(("fromTs", ts.to_string())),
         Place::From(From::AfterId(id)) => query.push(("afterId", id.to_string())),
         Place::Seq(seq) => query.push(("fromSeq", seq.to_string())),
         Place::From(From::Latest | From::Snapshot) => {
-            let remedy = "an export starts at earliest, a time, seq:N, or after an event's id";
             return Err(Failure::usage(format!("--from: {remedy}")));
         }
     }

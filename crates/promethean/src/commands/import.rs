@@ -2,7 +2,8 @@
 //!
 //! A thread reads lines and makes batches, at most [`AHEAD`] of them wait; the connection publishes one at a time, in
 //! order. So memory does not grow with the input, and a fresh topic gets the seqs that the lines have. A hub that has no
-//! room (`rate_limited`) is asked again when it says, at most for [`PATIENCE`] without a single event taken.
+//! room (`rate_limited`) is asked again when it says, at most for [`PATIENCE`] without a single event taken. An event that
+//! it refuses for what the event is, is looked for in its batch, and named by its line.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -59,8 +60,7 @@ struct Batch {
     topic: String,
     events: Vec<Publish>,
     seqs: Vec<Option<u64>>,
-    /// The last line in it.
-    line: u64,
+    lines: Vec<u64>,
     bytes: usize,
     dropped_headers: u64,
 }
@@ -76,6 +76,16 @@ struct Imported {
     other_seq: u64,
     /// Headers of the hub's own that were left out.
     dropped_headers: u64,
+    /// Lines that can never be stored, left out by `--skip`.
+    skipped: u64,
+}
+
+/// Why there is no further batch.
+enum Stop {
+    /// The input cannot be read on.
+    Input(Failure),
+    /// A line that is no event.
+    Line(Failure),
 }
 
 pub(crate) fn run(args: &ImportArgs) -> Result<(), Failure> {
@@ -90,9 +100,9 @@ pub(crate) fn run(args: &ImportArgs) -> Result<(), Failure> {
     };
     let bar = out::progress(length, if length.is_some() { "bytes" } else { "events" });
     let (sender, batches) = mpsc::channel(AHEAD);
-    let topic = args.topic.clone();
+    let (topic, skip) = (args.topic.clone(), args.skip);
     // Not joined: it may wait for input that nobody needs any more.
-    std::thread::spawn(move || read(BufReader::with_capacity(256 * 1024, input), topic.as_deref(), &sender));
+    std::thread::spawn(move || read(BufReader::with_capacity(256 * 1024, input), topic.as_deref(), skip, &sender));
     let progress = |imported: &Imported, bytes: u64| {
         bar.set_position(if length.is_some() { bytes } else { imported.events });
     };
@@ -102,10 +112,13 @@ pub(crate) fn run(args: &ImportArgs) -> Result<(), Failure> {
     if args.json {
         return out::json(&imported);
     }
-    let Imported { events, duplicates, other_seq, dropped_headers } = imported;
+    let Imported { events, duplicates, other_seq, dropped_headers, skipped } = imported;
     out::done(&format!("{events} events, {duplicates} of them were there already"));
     if other_seq > 0 {
         out::done(&format!("{other_seq} have another seq than where they come from"));
+    }
+    if skipped > 0 {
+        out::done(&format!("{skipped} lines were left out"));
     }
     if dropped_headers > 0 {
         out::done(&format!(
@@ -119,18 +132,43 @@ pub(crate) fn run(args: &ImportArgs) -> Result<(), Failure> {
 
 async fn publish(
     args: &ImportArgs,
-    mut batches: mpsc::Receiver<Result<Batch, Failure>>,
+    mut batches: mpsc::Receiver<Result<Batch, Stop>>,
     progress: impl Fn(&Imported, u64),
 ) -> Result<Imported, Failure> {
     let client = hub::connect(&args.at).await?;
     let (mut imported, mut bytes, mut most) = (Imported::default(), 0, BATCH);
     while let Some(batch) = batches.recv().await {
-        let batch = batch.map_err(|failure| broken_off(failure, "", imported.events))?;
-        let mut from = 0;
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(Stop::Line(failure)) => {
+                left_out(args, failure, &mut imported)?;
+                continue;
+            }
+            Err(Stop::Input(failure)) => return Err(broken_off(failure, imported.events)),
+        };
+        let (mut from, mut narrow) = (0, BATCH);
         while from < batch.events.len() {
-            let sent = next_part(&client, &batch.topic, &batch.events[from..], &mut most).await;
-            let line = || format!("up to line {}: ", batch.line);
-            let sent = sent.map_err(|error| broken_off(hub::failure(error), &line(), imported.events))?;
+            let part = &batch.events[from..batch.events.len().min(from + narrow)];
+            let line = batch.lines.get(from).copied().unwrap_or_default();
+            let sent = match next_part(&client, &batch.topic, part, &mut most).await {
+                Err(error) if is_for_good(&error) && part.len() > 1 => {
+                    // A batch is all or none: one of them it is.
+                    narrow = (part.len() / 2).max(1);
+                    continue;
+                }
+                Err(error) => {
+                    let for_good = is_for_good(&error);
+                    let failure = hub::failure(error);
+                    let failure = Failure::new(failure.exit, format!("line {line}: {failure}"));
+                    if !for_good {
+                        return Err(broken_off(failure, imported.events));
+                    }
+                    left_out(args, failure, &mut imported)?;
+                    (from, narrow) = (from + 1, BATCH);
+                    continue;
+                }
+                Ok(sent) => sent,
+            };
             imported.events += sent.len() as u64;
             imported.duplicates += sent.iter().filter(|one| one.duplicate).count() as u64;
             let moved = sent.iter().zip(&batch.seqs[from..]).filter(|(one, seq)| seq.is_some_and(|seq| seq != one.seq));
@@ -146,9 +184,28 @@ async fn publish(
 }
 
 /// Why an import did not come to its end, and what became of it.
-fn broken_off(failure: Failure, line: &str, stored: u64) -> Failure {
+fn broken_off(failure: Failure, stored: u64) -> Failure {
     let done = format!("{stored} events before it are stored; run it again, nothing is stored twice");
-    Failure::new(failure.exit, format!("{line}{failure}; {done}"))
+    Failure::new(failure.exit, format!("{failure}; {done}"))
+}
+
+/// A line that can never be stored: the end, or left out.
+fn left_out(args: &ImportArgs, failure: Failure, imported: &mut Imported) -> Result<(), Failure> {
+    if args.skip {
+        imported.skipped += 1;
+        out::done(&format!("left out: {failure}"));
+        return Ok(());
+    }
+    let remedy = "--skip leaves such lines out and goes on";
+    Err(Failure::new(failure.exit, format!("{failure}; {} events before it are stored; {remedy}", imported.events)))
+}
+
+/// Whether the hub refuses an event for what it is, now and later.
+fn is_for_good(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Some(Code::TooLarge | Code::DuplicateId | Code::BadJson | Code::BadRequest | Code::BadId | Code::BadTopic)
+    )
 }
 
 /// Publishes the first `most` events. Where the hub has no room it is asked again when it says; where it has none then,
@@ -185,25 +242,33 @@ async fn next_part(
 }
 
 /// Reads lines to their end and sends them as batches; a line that makes no sense is the last thing sent.
-fn read(mut input: impl BufRead, topic: Option<&str>, sender: &mpsc::Sender<Result<Batch, Failure>>) {
+fn read(mut input: impl BufRead, topic: Option<&str>, skip: bool, sender: &mpsc::Sender<Result<Batch, Stop>>) {
     let (mut line, mut number, mut batch) = (Vec::new(), 0, Batch::default());
     loop {
         line.clear();
         let count = (&mut input).take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line);
         let event = match count {
-            Err(error) => Err(Failure::failed(format!("the input cannot be read: {error}"))),
+            Err(error) => Err((Failure::failed(format!("the input cannot be read: {error}")), false)),
             Ok(0) => break,
-            Ok(_) if line.len() > MAX_LINE => Err(Failure::usage(format!("it is longer than {MAX_LINE} bytes"))),
-            Ok(_) => parse(&line, topic),
+            Ok(_) if line.len() > MAX_LINE => {
+                Err((Failure::usage(format!("it is longer than {MAX_LINE} bytes")), false))
+            }
+            // The last line may be the half of one that is there in the whole file.
+            Ok(_) => parse(&line, topic).map_err(|failure| (failure, skip || line.ends_with(b"\n"))),
         };
         number += 1;
         let event = match event {
             Ok(None) => continue,
             Ok(Some(event)) => event,
-            Err(failure) => {
+            Err((failure, readable)) => {
                 // What came before it goes out first.
                 let failure = Failure::new(failure.exit, format!("line {number}: {failure}"));
-                let _ = sender.blocking_send(Ok(batch)).is_ok() && sender.blocking_send(Err(failure)).is_ok();
+                let stop = if readable { Stop::Line(failure) } else { Stop::Input(failure) };
+                let before = std::mem::take(&mut batch);
+                let told = sender.blocking_send(Ok(before)).is_ok() && sender.blocking_send(Err(stop)).is_ok();
+                if told && readable && skip {
+                    continue;
+                }
                 return;
             }
         };
@@ -216,7 +281,7 @@ fn read(mut input: impl BufRead, topic: Option<&str>, sender: &mpsc::Sender<Resu
         batch.seqs.push(event.seq);
         batch.bytes += line.len();
         batch.dropped_headers += event.dropped_headers;
-        batch.line = number;
+        batch.lines.push(number);
     }
     if !batch.events.is_empty() {
         let _ = sender.blocking_send(Ok(batch));
@@ -303,13 +368,13 @@ mod tests {
             |topic: &str| format!("{{\"id\":\"{ID}\",\"seq\":7,\"ts\":1,\"topic\":\"{topic}\",\"payload\":1}}\n");
         let input = format!("{}\n{}oops\n", line("a").repeat(1_500), line("b").repeat(2));
         let (sender, mut batches) = mpsc::channel(100);
-        read(input.as_bytes(), None, &sender);
+        read(input.as_bytes(), None, false, &sender);
         drop(sender);
         let mut seen = Vec::new();
         while let Some(batch) = batches.blocking_recv() {
             match batch {
-                Ok(batch) => seen.push((batch.topic, batch.events.len(), batch.line)),
-                Err(failure) => {
+                Ok(batch) => seen.push((batch.topic, batch.events.len(), batch.lines.last().copied().unwrap_or(0))),
+                Err(Stop::Input(failure) | Stop::Line(failure)) => {
                     assert!(failure.to_string().starts_with("line 1504: "), "{failure}");
                     seen.push(("error".into(), 0, 0));
                 }

@@ -3,6 +3,7 @@
 //!
 //! However it ends, what was not acked goes back to the group, and does not count as an attempt.
 
+use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
@@ -94,7 +95,12 @@ async fn consume(
             events.pause().await.map_err(hub::failure)?;
         }
         let Some(delivery) = held.last() else { break };
-        match print::line(&mut io::stdout().lock(), delivery.event(), delivery.json(), args.json) {
+        let mut json = Cow::Borrowed(delivery.json());
+        if delivery.restarted() {
+            out::done("the snapshot begins again: forget what was printed before");
+            json = Cow::Owned(json.replacen('{', "{\"restarted\":true,", 1));
+        }
+        match print::line(&mut io::stdout().lock(), delivery.event(), &json, args.json) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             printed => print::written(printed)?,
         }

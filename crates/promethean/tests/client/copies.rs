@@ -111,3 +111,28 @@ fn an_import_goes_at_the_speed_that_the_hub_takes() {
     assert_eq!((&told["events"], &told["duplicates"]), (&1_200.into(), &0.into()), "{told}");
     assert_eq!(two.ok(&["export", "a"], ""), exported);
 }
+
+#[test]
+fn lines_that_can_never_be_stored_are_named_and_left_out_on_demand() {
+    let hub = Hub::start(&[("PROMETHEAN_MAX_EVENT_BYTES", "1KiB")]);
+    let line = |n: u32, payload: &str| {
+        format!(
+            "{{\"id\":\"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b{n:02}\",\"ts\":5,\"topic\":\"a\",\"payload\":{payload}}}\n"
+        )
+    };
+    let (large, deep) = (format!("\"{}\"", "x".repeat(2_000)), format!("{}{}", "[".repeat(129), "]".repeat(129)));
+    let lines: String =
+        ["1", "2", &large, "4", &deep, "6"].iter().zip(10..).map(|(payload, n)| line(n, payload)).collect();
+    let (code, said) = hub.exit_with(&["import"], &lines);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("line 3: too_large") && said.contains("2 events before it are stored"), "{said}");
+    assert!(said.contains("--skip") && !said.contains("run it again"), "{said}");
+    let output = hub.run(&["import", "--skip", "--json"], &lines);
+    let told = json_lines(&String::from_utf8_lossy(&output.stdout)).remove(0);
+    assert_eq!((&told["events"], &told["duplicates"], &told["skipped"]), (&4.into(), &2.into(), &2.into()), "{told}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("line 3: too_large") && said.contains("line 5: is no exported event"), "{said}");
+    assert_eq!(hub.ok(&["export", "a"], "").lines().count(), 4);
+    let (code, said) = hub.exit(&["export", "a", "--from", "sometime"]);
+    assert!(code == 2 && !said.contains("snapshot") && said.contains("seq:N"), "{said}");
+}

@@ -6,6 +6,7 @@ mod exits;
 mod interrupts;
 mod operate;
 mod publish;
+mod snapshot_tail;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -29,8 +30,12 @@ struct Hub {
 
 impl Hub {
     fn start(variables: &[(&str, &str)]) -> Self {
+        Self::start_at(variables, "0")
+    }
+
+    fn start_at(variables: &[(&str, &str)], ws_port: &str) -> Self {
         let mut child = binary(variables)
-            .args(["serve", "--store", "memory", "--ws-port", "0", "--http-port", "0", "--ops-port", "0"])
+            .args(["serve", "--store", "memory", "--ws-port", ws_port, "--http-port", "0", "--ops-port", "0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

@@ -107,6 +107,7 @@ fn context(given: &Given, now: Millis) -> Context {
         deadline: if given.deadline == Millis(0) { Duration::ZERO } else { given.deadline.since(now) },
         lease: given.lease,
         snapshot: given.snapshot,
+        cut: given.cut,
     }
 }
 
