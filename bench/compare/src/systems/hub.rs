@@ -29,9 +29,13 @@ fn connect(address: SocketAddr) -> io::Result<Wire> {
     Ok(wire)
 }
 
-/// Appends a text frame that `write` fills.
-fn frame(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
-    out.push(0x81);
+/// Kinds of frames, the last of its message each.
+const TEXT: u8 = 0x81;
+const PONG: u8 = 0x8a;
+
+/// Appends a frame that `write` fills.
+fn frame(out: &mut Vec<u8>, kind: u8, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+    out.push(kind);
     match length {
         short @ ..=125 => out.push(0x80 | short as u8),
         middle @ ..=0xffff => {
@@ -58,9 +62,9 @@ fn frame(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-/// The text of the next whole frame, and the frame's length. Pings go unanswered: a run is shorter than the hub's
-/// patience.
-fn next(bytes: &[u8]) -> io::Result<Option<(&[u8], usize)>> {
+/// The text of the next whole frame, none where it is no text, and the frame's length. A ping is answered: the hub closes
+/// a connection that leaves them unanswered for a minute.
+fn next<'a>(bytes: &'a [u8], out: &mut Vec<u8>) -> io::Result<Option<(&'a [u8], usize)>> {
     let Some((&[first, second], after)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
     let (header, length): (usize, usize) = match second & 0x7f {
         126 => match after.first_chunk::<2>() {
@@ -77,6 +81,10 @@ fn next(bytes: &[u8]) -> io::Result<Option<(&[u8], usize)>> {
     match first & 0x0f {
         0x8 => Err(failed("the hub closes", text)),
         0x1 => Ok(Some((text, header + length))),
+        0x9 => {
+            frame(out, PONG, length, |out| out.extend_from_slice(text));
+            Ok(Some((&[], header + length)))
+        }
         _ => Ok(Some((&[], header + length))),
     }
 }
@@ -95,16 +103,16 @@ impl Publisher for Publishing {
     fn publish(&mut self, out: &mut Vec<u8>, payload: &[u8]) {
         let head = &self.heads[self.next % self.heads.len()];
         self.next += 1;
-        frame(out, head.len() + payload.len() + 1, |out| {
+        frame(out, TEXT, head.len() + payload.len() + 1, |out| {
             out.extend_from_slice(head);
             out.extend_from_slice(payload);
             out.push(b'}');
         });
     }
 
-    fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> io::Result<(usize, u64)> {
+    fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<(usize, u64)> {
         let (mut used, mut answered) = (0, 0);
-        while let Some((text, length)) = next(&bytes[used..])? {
+        while let Some((text, length)) = next(&bytes[used..], out)? {
             used += length;
             match text {
                 [] => {}
@@ -166,12 +174,12 @@ impl Consuming {
 
 impl Consumer for Consuming {
     fn begin(&mut self, out: &mut Vec<u8>) {
-        frame(out, self.begin.len(), |out| out.extend_from_slice(self.begin.as_bytes()));
+        frame(out, TEXT, self.begin.len(), |out| out.extend_from_slice(self.begin.as_bytes()));
     }
 
     fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>, each: &mut dyn FnMut(&[u8])) -> io::Result<(usize, u64)> {
         let (mut used, mut acked) = (0, 0);
-        while let Some((text, length)) = next(&bytes[used..])? {
+        while let Some((text, length)) = next(&bytes[used..], out)? {
             used += length;
             if text.starts_with(br#"{"op":"OK""#) {
                 acked += self.waiting.pop_front().unwrap_or(0);
@@ -179,7 +187,7 @@ impl Consumer for Consuming {
                 self.ids.clear();
                 let count = self.events(text, each);
                 self.waiting.push_back(count);
-                frame(out, self.ack.len() + self.ids.len() + 2, |out| {
+                frame(out, TEXT, self.ack.len() + self.ids.len() + 2, |out| {
                     out.extend_from_slice(self.ack.as_bytes());
                     out.extend_from_slice(&self.ids);
                     // Writing into a vector cannot fail.
@@ -215,6 +223,19 @@ mod tests {
         let sent: Vec<u8> = out[6..].iter().zip(MASK.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
         assert_eq!(String::from_utf8_lossy(&sent), ack);
         assert_eq!(this.read(&served(r#"{"op":"OK"}"#), &mut out, &mut |_| ()).expect("valid").1, 1);
+    }
+
+    #[test]
+    fn a_ping_is_answered_with_what_it_says() {
+        let ping = b"\x89\x03abc";
+        let pong: Vec<u8> = b"abc".iter().zip(MASK).map(|(byte, mask)| byte ^ mask).collect();
+        let pong = [&[0x8a, 0x83][..], &MASK, &pong].concat();
+        let (mut of_publisher, mut of_consumer) = (Vec::new(), Vec::new());
+        let mut publishing = Publishing { heads: vec![Vec::new()], next: 0 };
+        assert_eq!(publishing.read(ping, &mut of_publisher).expect("valid"), (ping.len(), 0));
+        let mut consuming = Consuming::new("t", "g", 2);
+        assert_eq!(consuming.read(ping, &mut of_consumer, &mut |_| ()).expect("valid"), (ping.len(), 0));
+        assert_eq!((of_publisher, of_consumer), (pong.clone(), pong));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The commands that talk to a running hub: data on stdout, talk on stderr, exit codes.
 
+mod bench;
 mod contexts;
 mod copies;
 mod exits;

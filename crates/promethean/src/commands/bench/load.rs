@@ -128,7 +128,7 @@ pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Inst
             None => socket::READ,
         })?;
         let mut failed = None;
-        let received = receiver.frames(|text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
+        let received = receiver.frames(&mut sender, |text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
             (true, Some(events)) => {
                 answered += events;
                 counts.published.fetch_add(events, Relaxed);
@@ -185,7 +185,7 @@ pub(super) fn consume(
         receiver.wait_at_most(if sender.has_rest() { socket::WRITE } else { socket::READ })?;
         let mut acks: Vec<(String, Vec<u64>)> = Vec::new();
         let mut failed = None;
-        let received = receiver.frames(|text| {
+        let received = receiver.frames(&mut sender, |text| {
             let now = started.elapsed().as_micros() as u64;
             if text.starts_with(br#"{"op":"OK""#) {
                 let sent = pending.pop_front().unwrap_or_default();

@@ -76,9 +76,18 @@ impl Sender {
 
     /// Adds a text frame.
     pub(super) fn push(&mut self, text: &[u8]) {
+        self.push_frame(0x81, text);
+    }
+
+    /// Adds the answer to a ping.
+    fn push_pong(&mut self, ping: &[u8]) {
+        self.push_frame(0x8a, ping);
+    }
+
+    fn push_frame(&mut self, kind: u8, bytes: &[u8]) {
         let out = &mut self.buffer;
-        out.push(0x81);
-        match text.len() {
+        out.push(kind);
+        match bytes.len() {
             short @ ..=125 => out.push(0x80 | short as u8),
             middle @ ..=0xffff => {
                 out.push(0x80 | 126);
@@ -91,7 +100,7 @@ impl Sender {
         }
         out.extend_from_slice(&MASK);
         let start = out.len();
-        out.extend_from_slice(text);
+        out.extend_from_slice(bytes);
         let (chunks, rest) = out[start..].as_chunks_mut::<8>();
         let wide = u64::from_ne_bytes([MASK[0], MASK[1], MASK[2], MASK[3], MASK[0], MASK[1], MASK[2], MASK[3]]);
         for chunk in chunks {
@@ -163,8 +172,9 @@ impl Receiver {
         Ok(())
     }
 
-    /// The bounds of the next frame's text that is here already.
-    fn ready(&mut self) -> io::Result<Option<(usize, usize)>> {
+    /// The bounds of the next frame's text that is here already. Pings before it get their answer: the hub closes a
+    /// connection that leaves them unanswered for a minute.
+    fn ready(&mut self, sender: &mut Sender) -> io::Result<Option<(usize, usize)>> {
         loop {
             let bytes = &self.buffer[self.start..self.end];
             let Some((&[first, second], after)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
@@ -192,17 +202,17 @@ impl Receiver {
                         .map_or(0, |code| u16::from_be_bytes(*code));
                     return Err(io::Error::other(format!("the hub closed the connection with {code}")));
                 }
-                // A ping is left unanswered: a run is shorter than the hub's patience.
+                0x9 => sender.push_pong(&self.buffer[start..start + length]),
                 _ => {}
             }
         }
     }
 
-    /// Calls `each` for every frame that is here, after waiting for at least one.
-    pub(super) fn frames(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    /// Calls `each` for every frame that is here, after waiting for at least one. `sender` gets the answers to pings.
+    pub(super) fn frames(&mut self, sender: &mut Sender, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let mut any = false;
         loop {
-            match self.ready()? {
+            match self.ready(sender)? {
                 Some((start, end)) => {
                     each(&self.buffer[start..end]);
                     any = true;
