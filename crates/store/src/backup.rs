@@ -170,7 +170,7 @@ impl<R: Read> Reader<R> {
         Ok(Self { from, offset: MAGIC.len() as u64, topic: None, totals: Totals::default(), ended: false })
     }
 
-    /// The next record; nothing after the end.
+    /// The next record; nothing after the end, behind which nothing may stand.
     ///
     /// # Errors
     /// [`Unreadable`], with the place.
@@ -204,10 +204,19 @@ impl<R: Read> Reader<R> {
             Record::Group(..) => self.totals.groups += 1,
             Record::Topic(_) => self.totals.topics += 1,
             Record::Event(_) => self.totals.events += 1,
-            Record::End(totals) if *totals == self.totals => self.ended = true,
+            Record::End(totals) if *totals == self.totals => self.end()?,
             Record::End(_) => return Err(self.damaged("the end counts other records than there are")),
         }
         Ok(Some(record))
+    }
+
+    /// Two files in one, or one that something was appended to, are not what was backed up.
+    fn end(&mut self) -> Result<(), Unreadable> {
+        self.ended = true;
+        match (&mut self.from).take(1).read_to_end(&mut Vec::new())? {
+            0 => Ok(()),
+            _ => Err(self.damaged("there is more behind its end")),
+        }
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Unreadable> {
@@ -299,7 +308,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_anything_less_is_refused() {
+    fn what_was_written_is_read_and_anything_less_or_more_is_refused() {
         let (bytes, events) = sample();
         let mut reader = Reader::new(&bytes[..]).expect("a backup");
         let mut read = Vec::new();
@@ -317,6 +326,10 @@ pub(crate) mod tests {
             let mut bent = bytes.clone();
             bent[at] ^= 1;
             assert!(verify(&bent[..]).is_err(), "a bit at {at}");
+        }
+        for more in [b"\n", &bytes[..]] {
+            let refused = verify(&[&bytes, more].concat()[..]).expect_err("more than one backup");
+            assert!(refused.to_string().contains("there is more behind its end"), "{refused}");
         }
     }
 }
