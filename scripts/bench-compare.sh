@@ -10,6 +10,5 @@ if [ ! -x $nats/bin/nats-server ]; then
 fi
 scripts/install.sh redis-server
 cargo build --quiet --release --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build
-mkdir -p target/compare/data
-trap 'rm -rf target/compare/data' EXIT
-target/compare/build/release/promethean-compare "$@"
+# In place of this shell, which would keep a signal from it. It ends its servers and removes their data by itself.
+exec target/compare/build/release/promethean-compare "$@"

@@ -9,6 +9,7 @@ mod load;
 mod measure;
 mod null_hub;
 mod report;
+mod running;
 mod server;
 mod systems;
 mod wire;
@@ -72,6 +73,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: String| text.parse::<f64>().ok().filter(|number| *number > 0.0).ok_or(text);
+        let whole = |text: String| text.parse::<u64>().ok().filter(|number| *number > 0).ok_or(text);
         match arg.as_str() {
             "compare" | "growth" | "null-hub" => options.command = arg,
             "--only" => {
@@ -82,12 +84,12 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
                 };
                 options.systems = all.split(',').map(find).collect::<Result<_, _>>()?;
             }
-            "--rounds" => options.rounds = number(value()?).map_err(|text| format!("--rounds: {text:?}"))? as usize,
+            "--rounds" => options.rounds = whole(value()?).map_err(|text| no_number("--rounds", &text))? as usize,
             "--seconds" => {
                 let seconds = number(value()?).map_err(|text| format!("--seconds: {text:?}"))?;
                 options.plan.time = Duration::from_secs_f64(seconds);
             }
-            "--fill" => options.plan.fill = number(value()?).map_err(|text| format!("--fill: {text:?}"))? as u64,
+            "--fill" => options.plan.fill = whole(value()?).map_err(|text| no_number("--fill", &text))?,
             "--json" => options.json = true,
             "--promethean" => options.programs.promethean = value()?.into(),
             "--nats" => options.programs.nats = value()?.into(),
@@ -105,6 +107,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(options)
 }
 
+fn no_number(name: &str, text: &str) -> String {
+    format!("{name}: {text:?} is no whole number of at least 1")
+}
+
 fn main() -> ExitCode {
     if std::env::args().any(|arg| arg == "--help" || arg == "-h") {
         println!("{USAGE}");
@@ -117,10 +123,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    // The null hub is one of the servers.
     let done = match options.command.as_str() {
         "null-hub" => null_hub::run(),
-        "growth" => grow(&options),
-        _ => compare(&options),
+        "growth" => running::watch().and_then(|()| grow(&options)),
+        _ => running::watch().and_then(|()| compare(&options)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -136,9 +143,7 @@ fn compare(options: &Options) -> io::Result<()> {
     for round in 0..options.rounds {
         for (system, numbers) in options.systems.iter().zip(&mut rounds) {
             let dir = options.dir.join(format!("{}-{round}", system.name()));
-            let _ = std::fs::remove_dir_all(&dir);
-            let measured = measure::round(*system, &options.programs, &dir, options.plan);
-            let _ = std::fs::remove_dir_all(&dir);
+            let measured = running::on(&dir, || measure::round(*system, &options.programs, &dir, options.plan));
             let measured =
                 measured.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", system.name())))?;
             let [published, consumed, both] =
@@ -176,9 +181,7 @@ fn grow(options: &Options) -> io::Result<()> {
     let mut bars = Vec::new();
     for growth in &options.growths {
         let dir = options.dir.join("growth");
-        let _ = std::fs::remove_dir_all(&dir);
-        let measured = growth.run(&options.programs, &dir, options.rounds, options.plan.time);
-        let _ = std::fs::remove_dir_all(&dir);
+        let measured = running::on(&dir, || growth.run(&options.programs, &dir, options.rounds, options.plan.time));
         bars.extend(measured?);
     }
     if options.json {
@@ -187,4 +190,20 @@ fn grow(options: &Options) -> io::Result<()> {
         println!("{}\n\n{}", report::machine(), report::bars_table(&bars));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_and_events_are_whole_and_at_least_one() {
+        let read = |args: &[&str]| options(args.iter().map(|arg| (*arg).to_owned()));
+        let good = read(&["--rounds", "5", "--fill", "7", "--seconds", "0.5"]).expect("good");
+        assert_eq!((good.rounds, good.plan.fill, good.plan.time), (5, 7, Duration::from_millis(500)));
+        for (name, value) in [("--rounds", "0.5"), ("--rounds", "0"), ("--fill", "0.9"), ("--fill", "-1")] {
+            let refused = read(&[name, value]).err().expect("refused");
+            assert_eq!(refused, format!("{name}: {value:?} is no whole number of at least 1"));
+        }
+    }
 }

@@ -28,7 +28,7 @@ pub(super) fn start(program: &Path, dir: &Path, always: bool) -> io::Result<Serv
     std::fs::write(&file, config)?;
     let mut command = Command::new(program);
     command.arg("-c").arg(&file);
-    server::start_at(command, SocketAddr::from(([127, 0, 0, 1], port)))
+    server::start_at(command, SocketAddr::from(([127, 0, 0, 1], port)), dir)
 }
 
 /// One message of the server.

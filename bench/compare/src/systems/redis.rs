@@ -21,7 +21,7 @@ pub(super) fn start(program: &Path, dir: &Path, always: bool) -> io::Result<Serv
     command.args(["--appendfsync", if always { "always" } else { "everysec" }]);
     // A rewrite of the file in the middle of a run would only make Redis slower.
     command.args(["--auto-aof-rewrite-percentage", "0", "--loglevel", "warning", "--dir"]).arg(dir);
-    let server = server::start_at(command, SocketAddr::from(([127, 0, 0, 1], port)))?;
+    let server = server::start_at(command, SocketAddr::from(([127, 0, 0, 1], port)), dir)?;
     // A port that answers may still be loading what the file has.
     let mut wire = Wire::connect(server.address)?;
     loop {
