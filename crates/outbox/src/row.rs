@@ -10,6 +10,13 @@ use promethean_event::{Code, Draft, EventId, Invalid, Millis, PublishOptions, To
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+/// Why a column or field with a time cannot be read.
+#[cfg(any(feature = "sqlite", feature = "mongo"))]
+pub(crate) const NO_TIME: &str = "is no whole number of milliseconds";
+/// Why one with a count cannot be read.
+#[cfg(any(feature = "sqlite", feature = "mongo"))]
+pub(crate) const NO_NUMBER: &str = "is no whole number";
+
 /// An event to be published once the transaction that adds it has committed.
 ///
 /// ```

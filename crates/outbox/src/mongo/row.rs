@@ -4,6 +4,7 @@
 use mongodb::bson::{Bson, Document, doc};
 use promethean_event::{EventId, Millis};
 
+use crate::row::{NO_NUMBER, NO_TIME};
 use crate::{NewRow, Row, Status};
 
 /// The document of a new row.
@@ -72,16 +73,16 @@ pub(super) fn read(document: &Document) -> Row {
         // As JavaScript has it, a missing payload is none.
         other => serde_json::to_string(other.unwrap_or(&Bson::Null)).unwrap_or_default(),
     };
-    let mut whole = |field: &str| match present(field).map(number) {
+    let mut whole = |field: &str, why: &str| match present(field).map(number) {
         None => None,
         Some(Some(number @ 0..)) => Some(number.unsigned_abs()),
         Some(_) => {
-            wrong(field, "is no whole number of milliseconds");
+            wrong(field, why);
             None
         }
     };
-    let (ts, lease_until) = (whole("ts"), whole("lease_until"));
-    let attempts = whole("attempts").unwrap_or(0);
+    let (ts, lease_until) = (whole("ts", NO_TIME), whole("lease_until", NO_TIME));
+    let attempts = whole("attempts", NO_NUMBER).unwrap_or(0);
     let headers = match present("headers") {
         None => Some(Vec::new()),
         Some(Bson::Document(headers)) => {

@@ -4,6 +4,7 @@
 use promethean_event::{Fields, Millis, json};
 use rusqlite::types::ValueRef;
 
+use crate::row::{NO_NUMBER, NO_TIME};
 use crate::{NewRow, Row, Status};
 
 /// A row as it was read.
@@ -41,18 +42,18 @@ pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Read> {
     let (payload, sid, last_err) = (text(4, "payload")?, text(8, "sid")?, text(14, "last_err")?);
     let (headers, tags, caused_by) = (text(5, "headers")?, text(6, "tags")?, text(7, "caused_by")?);
     let (status, claimed_by) = (text(10, "status")?, text(11, "claimed_by")?);
-    let mut number = |index: usize, column: &str| -> rusqlite::Result<Option<u64>> {
+    let mut number = |index: usize, column: &str, why: &str| -> rusqlite::Result<Option<u64>> {
         Ok(match row.get_ref(index)? {
             ValueRef::Null => None,
             ValueRef::Integer(number) if number >= 0 => Some(number.unsigned_abs()),
             _ => {
-                wrong(column, "is no whole number of milliseconds");
+                wrong(column, why);
                 Some(0)
             }
         })
     };
-    let (ts, lease_until) = (number(9, "ts")?, number(12, "lease_until")?);
-    let attempts = number(13, "attempts")?.unwrap_or(0);
+    let (ts, lease_until) = (number(9, "ts", NO_TIME)?, number(12, "lease_until", NO_TIME)?);
+    let attempts = number(13, "attempts", NO_NUMBER)?.unwrap_or(0);
     let headers = object(headers.as_deref()).unwrap_or_else(|| {
         wrong("headers", "is no JSON object of strings");
         Vec::new()

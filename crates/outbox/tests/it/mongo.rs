@@ -218,6 +218,7 @@ async fn a_row_that_no_mark_can_name_or_count_is_parked_and_blocks_nobody() {
         parked.iter().filter(says).count()
     };
     assert_eq!((parked.len(), said("bad_id: "), said("attempts"), said("lease_until")), (5, 3, 1, 1), "{parked:?}");
+    assert_eq!((said("no whole number"), said("of milliseconds")), (2, 1), "attempts are no time: {parked:?}");
 }
 
 #[tokio::test]

@@ -174,15 +174,30 @@ async fn columns_that_hold_anything_else_make_a_bad_row_and_no_more() {
             .execute(insert, (format!("0000000{n}-7d3b-7cc2-8b1a-3f0e2c9a4b5d"), payload, headers, tags, ts))
             .expect("inserted");
     }
+    let count = "INSERT INTO outbox (id, topic, payload, attempts) VALUES (?1, 't', '1', 1.5)";
+    connection.execute(count, ["00000006-7d3b-7cc2-8b1a-3f0e2c9a4b5d"]).expect("inserted");
     let log = Log::new();
     let mut drainer = drain(sqlite.store(), log.publisher(), crate::fakes::quick());
     assert_eq!(drainer.ended().await, None);
     let rows = sqlite.store().list(List { status: None, limit: 10 }).await.expect("listed");
     let reasons: Vec<_> = rows.iter().map(|row| (row.status, row.last_err.as_deref().unwrap_or_default())).collect();
-    for (n, word) in ["headers", "headers", "tags", "payload", "ts", "headers"].into_iter().enumerate() {
+    for (n, word) in [
+        "headers",
+        "headers",
+        "tags",
+        "payload",
+        "ts is no whole number of milliseconds",
+        "headers",
+        "attempts is no whole number",
+    ]
+    .into_iter()
+    .enumerate()
+    {
         assert_eq!(reasons[n].0, Status::Error, "{n}");
-        assert!(reasons[n].1.contains(word) && reasons[n].1.contains("bad_request"), "{:?}", reasons[n]);
+        let said = reasons[n].1;
+        assert!(said.contains(word) && said.contains("bad_request"), "{said}");
     }
+    assert!(reasons[6].1.ends_with("whole number"), "attempts are no time: {:?}", reasons[6]);
 }
 
 #[tokio::test]

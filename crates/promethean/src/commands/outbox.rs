@@ -64,13 +64,25 @@ fn show(rows: &[Row], as_json: bool) -> Result<(), Failure> {
     for row in rows {
         let or_none = |text: Option<&str>| text.unwrap_or("-").to_owned();
         let (key, why) = (or_none(row.key.as_deref()), or_none(row.last_err.as_deref()));
-        table.row([row.id.to_string(), row.status.to_string(), row.topic.clone(), key, row.attempts.to_string(), why]);
+        let [id, topic, key] = [&row.id, &row.topic, &key].map(|text| short(text));
+        table.row([id, row.status.to_string(), topic, key, row.attempts.to_string(), why]);
     }
     table.print()?;
     if rows.iter().any(|row| row.status == Status::Error) {
         out::hint("promethean outbox retry --all");
     }
     Ok(())
+}
+
+/// Most characters of a cell that all rows are aligned to; an id is 36.
+const MAX_CELL: usize = 48;
+
+/// A cell that does not make every row as wide as the longest key; `--json` has it whole.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(MAX_CELL) {
+        Some(_) => text.chars().take(MAX_CELL - 1).chain(['…']).collect(),
+        None => text.to_owned(),
+    }
 }
 
 fn row_json(row: &Row) -> Result<String, Failure> {
@@ -128,14 +140,15 @@ fn config(args: &DrainArgs) -> Result<OutboxConfig, Failure> {
 async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Failure> {
     let listen = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    let opened = async {
-        let store = config.place.open(&config.table, Schema::Create).await?;
-        Ok::<_, Failure>((store, connect(args).await?))
+    let store = tokio::select! {
+        opened = config.place.open(&config.table, Schema::Create) => opened?,
+        _ = terminate.recv() => return report(&Snapshot::default(), args.json),
+        _ = interrupt.recv() => return report(&Snapshot::default(), args.json),
     };
-    let (store, client) = tokio::select! {
-        opened = opened => opened?,
-        _ = terminate.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+    let client = tokio::select! {
+        connected = connect(args) => connected?,
+        _ = terminate.recv() => return report(&untouched(&*store).await, args.json),
+        _ = interrupt.recv() => return report(&untouched(&*store).await, args.json),
     };
     let mut settings = config.settings();
     settings.until_empty = args.once;
@@ -154,6 +167,13 @@ async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Fail
         Some(reason) => Err(Failure::new(Exit::Denied, format!("the outbox is no longer drained: {reason}"))),
         None => Ok(()),
     }
+}
+
+/// What is reported where no hub was reached: all that was there is left. A database that does not answer now keeps nobody
+/// from ending.
+async fn untouched(store: &dyn OutboxStore) -> Snapshot {
+    let stats = tokio::time::timeout(Duration::from_secs(1), store.stats()).await;
+    Snapshot { stats: stats.ok().and_then(Result::ok).unwrap_or_default(), ..Snapshot::default() }
 }
 
 /// Connects; a hub that is not up yet is waited for, unless the drain is to end by itself.
@@ -191,6 +211,13 @@ mod tests {
     struct Line {
         #[command(flatten)]
         drain: DrainArgs,
+    }
+
+    #[test]
+    fn a_long_cell_is_cut_and_one_that_fits_is_not() {
+        let (fits, long) = ("é".repeat(MAX_CELL), "é".repeat(2_000));
+        assert_eq!(short(&fits), fits);
+        assert_eq!(short(&long), format!("{}…", "é".repeat(MAX_CELL - 1)));
     }
 
     #[test]
