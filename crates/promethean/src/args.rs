@@ -421,40 +421,41 @@ pub(crate) struct BenchArgs {
     /// Publishers, each with a connection of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) clients: usize,
-    /// Groups, each with one consumer; every group gets every event.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) groups: usize,
+    /// Groups, each with one consumer; every group gets every event; not with publish [default: 1].
+    #[arg(long, value_name = "N")]
+    pub(crate) groups: Option<usize>,
     /// Topics, published to in turn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) topics: usize,
-    /// Bytes of each payload.
+    /// Bytes of each payload, at least 32.
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub(crate) payload: usize,
     /// Events in each PUBLISH frame.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) batch: usize,
-    /// Events that a publisher sends before it waits for answers.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
-    pub(crate) window: usize,
-    /// Events that a consumer holds unacked (maxInFlight).
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    pub(crate) credit: usize,
-    /// How many events.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    pub(crate) events: u64,
-    /// For how long, instead of how many; latency runs 10s unless told.
+    /// Events that a publisher sends before it waits for answers, at least a batch [default: 1024].
+    #[arg(long, value_name = "N")]
+    pub(crate) window: Option<usize>,
+    /// Events that a consumer holds unacked (maxInFlight); not with publish [default: 500].
+    #[arg(long, value_name = "N")]
+    pub(crate) credit: Option<usize>,
+    /// How many events; latency runs 10s unless told [default: 1000000].
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    pub(crate) events: Option<u64>,
+    /// For how long, instead of how many.
     #[arg(long, value_name = "DURATION")]
     pub(crate) duration: Option<String>,
-    /// Events a second in latency mode.
-    #[arg(long, value_name = "N", default_value_t = 2_000)]
-    pub(crate) rate: u64,
+    /// Events a second; with latency only [default: 2000].
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<u64>,
     /// The result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     /// Exit with 1 if fewer events a second go through.
     #[arg(long, value_name = "N")]
     pub(crate) min_rate: Option<f64>,
-    /// Exit with 1 if the p99 latency is above this many milliseconds.
+    /// Exit with 1 if the p99 latency is above this many milliseconds: until the delivery, with publish until the OK;
+    /// not with subscribe, whose events are older than the run.
     #[arg(long, value_name = "MS")]
     pub(crate) max_p99: Option<f64>,
 }

@@ -76,6 +76,10 @@ async fn long_work_shows_a_bar_on_a_terminal_only_and_takes_it_away_again() {
         let said = String::from_utf8_lossy(&piped.stderr) + String::from_utf8_lossy(&piped.stdout);
         assert!(piped.status.success() && !said.contains('\x1b'), "{name}: {said}");
     }
+    // A bar for the fill, then one for what two groups consume.
+    let filled = seen(&line(&hub, "bench subscribe --events 20000 --groups 2 --json"), &[]);
+    let [fill, both] = ["/20,000 events", "/40,000 events"].map(|length| filled.find(length));
+    assert!(fill.is_some() && fill < both, "{filled:?}");
     let exported = std::fs::read_to_string(&file).expect("exported");
     assert_eq!(exported.lines().count(), EVENTS);
 }

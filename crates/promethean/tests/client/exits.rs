@@ -78,7 +78,7 @@ fn a_bench_tells_what_it_measured_and_fails_where_that_is_not_what_was_asked_for
             (&["bench", "publish", "--events", "50", "--min-rate", "1e15"], 1, "--min-rate"),
             (&["bench", "e2e", "--events", "50", "--max-p99", "0"], 1, "--max-p99"),
             (&["bench", "--clients", "0"], 2, "--clients"),
-            (&["bench", "--payload", "99999999999"], 2, "--payload must be between 1 and 67108864, is 99999999999"),
+            (&["bench", "--payload", "99999999999"], 2, "--payload must be between 32 and 67108864, is 99999999999"),
             (&["bench", "--payload", "65536", "--batch", "10000"], 2, "--payload times --batch"),
             (&["bench", "--duration", "long"], 2, "--duration"),
             (&["bench", "--server", "https://127.0.0.1:1"], 2, "ws://"),

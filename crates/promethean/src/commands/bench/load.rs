@@ -1,5 +1,6 @@
 //! The work: publishers with a window, consumers with a credit, every event acked.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,6 +10,7 @@ use hdrhistogram::Histogram;
 use promethean_event::Code;
 use promethean_event::frame::Answer;
 
+use super::super::address::GIVE_A_TOKEN;
 use super::socket::{self, Receiver, Sender, is_timeout};
 
 /// What to do.
@@ -31,38 +33,52 @@ pub(super) struct Plan {
     pub(super) rate: u64,
 }
 
+/// Bytes of the smallest payload: one with its time and no fill.
+pub(super) const MIN_PAYLOAD: usize = r#"{"t":1234567890123456,"fill":""}"#.len();
 /// What is added to the microseconds in a payload.
 const T0: u64 = 1_000_000_000_000_000;
 /// How long a consumer waits for anything before it gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Times since the publish, in microseconds.
-pub(super) struct Latencies {
-    /// Until the event was delivered.
+/// What clients measured. Times are in microseconds since the start of the run.
+pub(super) struct Measured {
+    /// When the first event was sent.
+    pub(super) first: u64,
+    /// When the last one was.
+    pub(super) sent: u64,
+    /// When the last answer came: of a publish, or of an ack.
+    pub(super) answered: u64,
+    /// From the publish until its `OK`.
+    pub(super) stored: Histogram<u64>,
+    /// From the publish until the event was delivered.
     pub(super) delivered: Histogram<u64>,
-    /// Until its ack was answered.
+    /// From the publish until its ack was answered.
     pub(super) acked: Histogram<u64>,
 }
 
-impl Latencies {
+impl Measured {
     pub(super) fn new() -> io::Result<Self> {
         let new = || Histogram::new(3).map_err(io::Error::other);
-        Ok(Self { delivered: new()?, acked: new()? })
-    }
-
-    // The histograms resize by themselves; an hour is far beyond any run.
-    fn delivered(&mut self, micros: u64) {
-        let _ = self.delivered.record(micros.min(3_600_000_000));
-    }
-
-    fn acked(&mut self, micros: u64) {
-        let _ = self.acked.record(micros.min(3_600_000_000));
+        Ok(Self { first: u64::MAX, sent: 0, answered: 0, stored: new()?, delivered: new()?, acked: new()? })
     }
 
     pub(super) fn add(&mut self, other: &Self) -> io::Result<()> {
+        self.first = self.first.min(other.first);
+        self.sent = self.sent.max(other.sent);
+        self.answered = self.answered.max(other.answered);
+        self.stored.add(&other.stored).map_err(io::Error::other)?;
         self.delivered.add(&other.delivered).map_err(io::Error::other)?;
         self.acked.add(&other.acked).map_err(io::Error::other)
     }
+}
+
+/// Counts the time of so many events. The histograms resize by themselves; an hour is far beyond any run.
+fn record(histogram: &mut Histogram<u64>, micros: u64, events: u64) {
+    let _ = histogram.record_n(micros.min(3_600_000_000), events);
+}
+
+fn micros(started: Instant) -> u64 {
+    started.elapsed().as_micros() as u64
 }
 
 /// What is counted while it runs.
@@ -70,7 +86,52 @@ impl Latencies {
 pub(super) struct Counts {
     pub(super) published: AtomicU64,
     pub(super) acked: AtomicU64,
+    /// Nothing more is published; what is under way comes to its end.
     pub(super) stop: AtomicBool,
+    /// A client failed: the others end at once.
+    failed: AtomicBool,
+}
+
+impl Counts {
+    /// What a client ended with; a failure ends the others.
+    pub(super) fn ended<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.is_err() {
+            self.failed.store(true, Relaxed);
+        }
+        result
+    }
+}
+
+/// When a publisher's frames are due at a fixed rate.
+struct Pace {
+    every: Duration,
+    due: Instant,
+}
+
+impl Pace {
+    fn new(plan: &Plan, number: usize) -> Option<Self> {
+        // The publishers take turns: together they are as even as one.
+        let gap = plan.gap()?;
+        Some(Self { every: gap * plan.clients as u32, due: Instant::now() + gap * number as u32 })
+    }
+
+    /// Whether a frame is due, which is sent then.
+    fn take(&mut self) -> bool {
+        let due = self.due <= Instant::now();
+        if due {
+            self.due += self.every;
+        }
+        due
+    }
+
+    /// Sleeps until the next frame is due. A read with a limit would not do: the kernel rounds that up to its ticks of
+    /// several milliseconds. At the least the pause keeps a full window from spinning; at the most answers, pings and
+    /// the end of the run are seen.
+    fn pause(&self, is_more: bool, is_waiting: bool) {
+        let most = Duration::from_millis(if is_waiting { 5 } else { 50 });
+        let left = if is_more { self.due.saturating_duration_since(Instant::now()) } else { Duration::from_millis(1) };
+        std::thread::sleep(left.clamp(Duration::from_micros(20), most));
+    }
 }
 
 impl Plan {
@@ -82,6 +143,11 @@ impl Plan {
         format!("{}-{}", self.name, number % self.groups)
     }
 
+    /// The time between two frames at a fixed rate.
+    fn gap(&self) -> Option<Duration> {
+        (self.rate > 0).then(|| Duration::from_secs_f64(self.batch as f64 / self.rate as f64))
+    }
+
     /// How many of the events the publisher `number` sends.
     fn share(&self, number: usize) -> u64 {
         let (all, clients) = (self.events, self.clients as u64);
@@ -90,67 +156,80 @@ impl Plan {
 }
 
 /// Publishes its share; returns when all of it is answered, or when it is told to stop.
-pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Instant) -> io::Result<()> {
+pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Instant) -> io::Result<Measured> {
     let (mut sender, mut receiver) = socket::connect(&plan.address, plan.token.as_deref())?;
+    let mut measured = Measured::new()?;
     let share = if plan.duration.is_some() { u64::MAX } else { plan.share(number) };
     let frames_window = (plan.window / plan.batch).max(1) as u64;
-    let fill = "x".repeat(plan.payload.saturating_sub(r#"{"t":1234567890123456,"fill":""}"#.len()));
-    let (mut sent, mut answered, mut unanswered, mut topic) = (0, 0, std::collections::VecDeque::new(), number);
+    let fill = "x".repeat(plan.payload.saturating_sub(MIN_PAYLOAD));
+    let (mut sent, mut answered, mut topic) = (0, 0, number);
+    // How many events each unanswered frame has, and when it was sent.
+    let mut unanswered: VecDeque<(u64, u64)> = VecDeque::new();
     let mut frame = Vec::new();
-    let every =
-        (plan.rate > 0).then(|| Duration::from_secs_f64(plan.clients as f64 * plan.batch as f64 / plan.rate as f64));
-    let (mut due, mut heard) = (Instant::now(), Instant::now());
-    while answered < share {
+    let mut pace = Pace::new(plan, number);
+    if pace.is_some() {
+        receiver.do_not_wait()?;
+    }
+    let mut heard = Instant::now();
+    while answered < share && !counts.failed.load(Relaxed) {
         let stopping = counts.stop.load(Relaxed);
         if stopping && unanswered.is_empty() {
-            return Ok(());
+            break;
         }
         while !stopping && sent < share && (unanswered.len() as u64) < frames_window && !sender.is_full() {
-            if let Some(every) = every {
-                if due > Instant::now() {
-                    break;
-                }
-                due += every;
+            if pace.as_mut().is_some_and(|pace| !pace.take()) {
+                break;
             }
-            let now = (plan.batch as u64).min(share - sent);
+            let (events, now) = ((plan.batch as u64).min(share - sent), micros(started));
             frame.clear();
-            write_publish(&mut frame, &plan.topic(topic), now, &fill, started);
+            write_publish(&mut frame, &plan.topic(topic), events, &fill, now);
             sender.push(&frame);
-            sent += now;
+            sent += events;
             topic += plan.clients;
-            unanswered.push_back(now);
+            unanswered.push_back((events, now));
+            (measured.first, measured.sent) = (measured.first.min(now), now);
         }
-        sender.flush()?;
-        receiver.wait_at_most(match every {
-            _ if sender.has_rest() => socket::WRITE,
-            // At a steady rate answers are read in the time that is left until the next event is due.
-            Some(_) => due.saturating_duration_since(Instant::now()).max(Duration::from_micros(50)),
-            None => socket::READ,
-        })?;
+        flush(&mut sender, &mut receiver)?;
+        if pace.is_none() {
+            receiver.wait_at_most(if sender.has_rest() { socket::WRITE } else { socket::READ })?;
+        }
         let mut failed = None;
-        let received = receiver.frames(&mut sender, |text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
-            (true, Some(events)) => {
-                answered += events;
-                counts.published.fetch_add(events, Relaxed);
-            }
-            _ => failed = Some(refusal(text)),
-        });
+        let received =
+            receiver.frames(&mut sender, |text| match (text.starts_with(br#"{"op":"OK""#), unanswered.pop_front()) {
+                (true, Some((events, sent))) => {
+                    measured.answered = micros(started);
+                    record(&mut measured.stored, measured.answered - sent, events);
+                    answered += events;
+                    counts.published.fetch_add(events, Relaxed);
+                }
+                _ => failed = Some(refusal(text)),
+            });
         match received {
             Ok(()) => heard = Instant::now(),
+            // At a slow rate there is nothing to wait for.
+            Err(error) if is_timeout(&error) && unanswered.is_empty() => heard = Instant::now(),
             Err(error) if !is_timeout(&error) || heard.elapsed() > PATIENCE => return Err(error),
             Err(_) => {}
         }
         if let Some(error) = failed {
             return Err(error);
         }
+        if let Some(pace) = &pace {
+            pace.pause(!stopping && sent < share, !unanswered.is_empty() || sender.has_rest());
+        }
     }
-    Ok(())
+    Ok(measured)
 }
 
-fn write_publish(out: &mut Vec<u8>, topic: &str, events: u64, fill: &str, started: Instant) {
+/// Writes what was collected. A hub that does not take it may have said why before it went.
+fn flush(sender: &mut Sender, receiver: &mut Receiver) -> io::Result<()> {
+    sender.flush().map_err(|error| receiver.last_words(sender).unwrap_or(error))
+}
+
+fn write_publish(out: &mut Vec<u8>, topic: &str, events: u64, fill: &str, now: u64) {
     use std::io::Write as _;
     // Sixteen digits always, so that the payload has one size.
-    let now = T0 + started.elapsed().as_micros() as u64;
+    let now = T0 + now;
     // Writing into a vector cannot fail.
     let _ = if events == 1 {
         write!(out, r#"{{"op":"PUBLISH","topic":"{topic}","payload":{{"t":{now},"fill":"{fill}"}}}}"#)
@@ -172,29 +251,34 @@ pub(super) fn consume(
     counts: &Counts,
     started: Instant,
     ready: &std::sync::Barrier,
-) -> io::Result<Latencies> {
-    let mut latencies = Latencies::new()?;
+) -> io::Result<Measured> {
+    let mut measured = Measured::new()?;
     let opened = open(plan, number);
     ready.wait();
     let (mut sender, mut receiver) = opened?;
     let group = plan.group(number);
     // When the events of each unanswered frame were sent; the first ones are the subscribes.
-    let mut pending: std::collections::VecDeque<Vec<u64>> = std::iter::repeat_n(Vec::new(), plan.topics).collect();
+    let mut pending: VecDeque<Vec<u64>> = std::iter::repeat_n(Vec::new(), plan.topics).collect();
     let (mut seen, mut answered, mut heard) = (0_u64, 0_u64, Instant::now());
-    while answered < expect {
+    // At a slow rate it takes a while until the next event is even sent.
+    let patience = PATIENCE + plan.gap().unwrap_or_default();
+    while answered < expect && !counts.failed.load(Relaxed) {
         receiver.wait_at_most(if sender.has_rest() { socket::WRITE } else { socket::READ })?;
         let mut acks: Vec<(String, Vec<u64>)> = Vec::new();
         let mut failed = None;
         let received = receiver.frames(&mut sender, |text| {
-            let now = started.elapsed().as_micros() as u64;
+            let now = micros(started);
             if text.starts_with(br#"{"op":"OK""#) {
                 let sent = pending.pop_front().unwrap_or_default();
-                sent.iter().for_each(|sent| latencies.acked(now.saturating_sub(*sent)));
+                sent.iter().for_each(|sent| record(&mut measured.acked, now.saturating_sub(*sent), 1));
+                if !sent.is_empty() {
+                    measured.answered = now;
+                }
                 answered += sent.len() as u64;
                 counts.acked.fetch_add(sent.len() as u64, Relaxed);
             } else if text.starts_with(br#"{"op":"EVENT"#) {
                 let (topic, ids, sent) = ids_of(text);
-                sent.iter().for_each(|sent| latencies.delivered(now.saturating_sub(*sent)));
+                sent.iter().for_each(|sent| record(&mut measured.delivered, now.saturating_sub(*sent), 1));
                 seen += sent.len() as u64;
                 let ack = format!(r#"{{"op":"ACK","topic":"{topic}","group":"{group}","ids":[{ids}]}}"#);
                 acks.push((ack, sent));
@@ -204,7 +288,7 @@ pub(super) fn consume(
         });
         match received {
             Ok(()) => heard = Instant::now(),
-            Err(error) if !is_timeout(&error) || heard.elapsed() > PATIENCE => return Err(error),
+            Err(error) if !is_timeout(&error) || heard.elapsed() > patience => return Err(error),
             Err(_) => {}
         }
         if let Some(error) = failed {
@@ -214,24 +298,29 @@ pub(super) fn consume(
             sender.push(ack.as_bytes());
             pending.push_back(sent);
         }
-        sender.flush()?;
+        flush(&mut sender, &mut receiver)?;
         if counts.stop.load(Relaxed) && answered == seen && answered >= counts.published.load(Relaxed) {
             break;
         }
     }
-    Ok(latencies)
+    Ok(measured)
 }
 
 /// What the hub says instead of `OK`.
 fn refusal(text: &[u8]) -> io::Error {
     let text = String::from_utf8_lossy(text);
-    let code = match Answer::parse(&text) {
-        Ok(Some(Answer::Error(refusal))) => refusal.code,
-        _ => None,
+    let Ok(Some(Answer::Error(refusal))) = Answer::parse(&text) else {
+        return io::Error::other(format!("the hub says: {text}"));
     };
-    let denied = code.is_some_and(Code::is_denial);
-    let kind = if denied { io::ErrorKind::PermissionDenied } else { io::ErrorKind::Other };
-    io::Error::new(kind, format!("the hub says: {text}"))
+    let said = format!("{}: {}", refusal.code_text, refusal.message);
+    match refusal.code {
+        Some(Code::ShuttingDown) => io::Error::new(io::ErrorKind::ConnectionReset, said),
+        Some(Code::Forbidden) => io::Error::new(io::ErrorKind::PermissionDenied, said),
+        Some(code) if code.is_denial() => {
+            io::Error::new(io::ErrorKind::PermissionDenied, format!("{said}; {GIVE_A_TOKEN}"))
+        }
+        _ => io::Error::other(said),
+    }
 }
 
 fn open(plan: &Plan, number: usize) -> io::Result<(Sender, Receiver)> {

@@ -7,6 +7,8 @@ use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use super::super::address::GIVE_A_TOKEN;
+
 /// Fixed: masking has to be done, being unpredictable helps nobody here.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
@@ -61,9 +63,13 @@ pub(super) fn connect(address: &str, token: Option<&str>) -> io::Result<(Sender,
     };
     let status = String::from_utf8_lossy(&receiver.buffer[..head]).lines().next().unwrap_or_default().to_owned();
     if !status.contains(" 101 ") {
-        let denied = status.contains(" 401 ") || status.contains(" 403 ");
-        let kind = if denied { io::ErrorKind::PermissionDenied } else { io::ErrorKind::Other };
-        return Err(io::Error::new(kind, format!("the hub refuses the connection: {status}")));
+        let status = status.strip_prefix("HTTP/1.1 ").unwrap_or(&status);
+        let refused = format!("the hub refuses the connection: {status}");
+        return Err(match status.get(..3) {
+            Some("401") => io::Error::new(io::ErrorKind::PermissionDenied, format!("{refused}; {GIVE_A_TOKEN}")),
+            Some("403") => io::Error::new(io::ErrorKind::PermissionDenied, refused),
+            _ => io::Error::other(refused),
+        });
     }
     receiver.start = head;
     Ok((Sender::new(stream), receiver))
@@ -144,6 +150,29 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
+/// What a hub's close frame says, for people.
+fn closed(bytes: &[u8]) -> io::Error {
+    let (code, reason) = bytes.split_first_chunk::<2>().map_or((0, &[][..]), |(code, rest)| {
+        let code = u16::from_be_bytes(*code);
+        (code, rest)
+    });
+    match code {
+        1001 => io::Error::new(io::ErrorKind::ConnectionReset, "the hub was shut down (1001)"),
+        1009 => io::Error::other(
+            "the hub takes no frames that large (1009): a smaller --payload or --batch, or a larger limit of the hub",
+        ),
+        4401 => io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("the hub no longer takes the token, or got none (4401); {GIVE_A_TOKEN}"),
+        ),
+        _ => {
+            let reason = String::from_utf8_lossy(reason);
+            let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+            io::Error::other(format!("the hub closed the connection with {code}{reason}"))
+        }
+    }
+}
+
 impl Receiver {
     fn fill(&mut self) -> io::Result<()> {
         if self.end == self.buffer.len() {
@@ -172,6 +201,21 @@ impl Receiver {
         Ok(())
     }
 
+    /// From now on [`Receiver::frames`] does not wait, nor does the sender of this connection.
+    pub(super) fn do_not_wait(&mut self) -> io::Result<()> {
+        self.stream.set_nonblocking(true)
+    }
+
+    /// Why the hub went away, where it said so before a write failed.
+    pub(super) fn last_words(&mut self, sender: &mut Sender) -> Option<io::Error> {
+        loop {
+            match self.frames(sender, |_| ()) {
+                Ok(()) => {}
+                Err(error) => return Some(error).filter(|error| !is_timeout(error)),
+            }
+        }
+    }
+
     /// The bounds of the next frame's text that is here already. Pings before it get their answer: the hub closes a
     /// connection that leaves them unanswered for a minute.
     fn ready(&mut self, sender: &mut Sender) -> io::Result<Option<(usize, usize)>> {
@@ -196,12 +240,7 @@ impl Receiver {
             self.start = start + length;
             match first & 0x0f {
                 0x1 => return Ok(Some((start, start + length))),
-                0x8 => {
-                    let code = self.buffer[start..start + length]
-                        .first_chunk::<2>()
-                        .map_or(0, |code| u16::from_be_bytes(*code));
-                    return Err(io::Error::other(format!("the hub closed the connection with {code}")));
-                }
+                0x8 => return Err(closed(&self.buffer[start..start + length])),
                 0x9 => sender.push_pong(&self.buffer[start..start + length]),
                 _ => {}
             }
