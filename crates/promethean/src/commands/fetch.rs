@@ -192,9 +192,7 @@ fn failed(server: &str, error: &io::Error) -> Failure {
         _ if address::is_untrusted(&error.to_string()) => {
             Failure::new(Exit::Unreachable, format!("{server}: {error}; {}", address::TRUST_IT))
         }
-        _ => {
-            Failure::new(Exit::Unreachable, format!("{server}: {error}; is the hub running there? (promethean health)"))
-        }
+        _ => Failure::new(Exit::Unreachable, format!("{server}: {error}; {}", address::START_ONE)),
     }
 }
 

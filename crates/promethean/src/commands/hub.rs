@@ -54,6 +54,7 @@ pub(super) fn failure(error: Error) -> Failure {
     };
     let remedy = match &error {
         Error::Connect { reason, .. } if address::is_untrusted(reason) => address::TRUST_IT,
+        Error::Connect { .. } => address::START_ONE,
         _ if error.is_denied() && error.code() != Some(Code::Forbidden) => address::GIVE_A_TOKEN,
         _ => return Failure::new(exit, error),
     };

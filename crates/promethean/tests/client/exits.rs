@@ -43,6 +43,7 @@ fn every_command_says_alike_that_nobody_is_there_that_it_is_denied_and_that_it_t
     for args in TALKING {
         let (code, said) = hub.exit(&[args, &["--server", "http://127.0.0.1:1"][..]].concat());
         assert_eq!(code, 3, "{args:?}: {said}");
+        assert!(said.contains("promethean serve") && said.contains("--server"), "{args:?}: {said}");
         let (code, said) = hub.exit(&[args, &["--token", "wrong"][..]].concat());
         assert_eq!(code, 4, "{args:?}: {said}");
         assert!(!said.is_empty() && !said.contains("wrong"), "{args:?}: {said}");
@@ -101,6 +102,8 @@ fn a_backup_that_does_not_work_leaves_nothing_and_a_restore_names_what_is_wrong(
     let cut = path("cut.backup");
     let whole = std::fs::read(&file).expect("read");
     std::fs::write(&cut, &whole[..whole.len() - 1]).expect("written");
+    let longer = path("longer.backup");
+    std::fs::write(&longer, [&whole[..], b"\n"].concat()).expect("written");
     check(
         &hub,
         &[
@@ -109,6 +112,7 @@ fn a_backup_that_does_not_work_leaves_nothing_and_a_restore_names_what_is_wrong(
             (&["backup", &path("no/such/dir/x")], 1, "cannot be written"),
             (&["restore", &path("none"), &target], 1, "cannot be read"),
             (&["restore", &cut, &path("other")], 1, ""),
+            (&["restore", &longer, &path("another")], 1, "there is more behind its end"),
             (&["restore", &file], 2, "DIR"),
         ],
     );
@@ -174,7 +178,7 @@ fn an_outbox_is_drained_listed_and_retried_with_the_same_codes() {
     check(
         &hub,
         &[
-            (&with(&["outbox", "drain", "--once", "--server", "ws://127.0.0.1:1"]), 3, "cannot connect"),
+            (&with(&["outbox", "drain", "--once", "--server", "ws://127.0.0.1:1"]), 3, "promethean serve"),
             (&with(&["outbox", "drain", "--once", "--token", "wrong"]), 4, "bad_token"),
             (&with(&["outbox", "drain", "--once", "--lease", "long"]), 2, "--lease"),
             (&with(&["outbox", "list", "--status", "lost"]), 2, "--status"),
@@ -184,6 +188,43 @@ fn an_outbox_is_drained_listed_and_retried_with_the_same_codes() {
             (&["outbox", "list", "--outbox", "shop.db"], 2, "sqlite:PATH"),
         ],
     );
+}
+
+#[test]
+fn a_drain_that_reached_no_hub_reports_what_is_left_and_a_long_key_does_not_make_every_row_wide() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("shop.db");
+    let url = format!("sqlite:{}", path.display());
+    let mut shop = rusqlite::Connection::open(&path).expect("opened");
+    let outbox = SqliteOutbox::open(&path).expect("an outbox");
+    let tx = shop.transaction().expect("begun");
+    let key = "k".repeat(1_000);
+    outbox.add(&tx, &NewRow::new("a", &1).expect("a row").key(&key)).expect("added");
+    outbox.add(&tx, &NewRow::new("a", &2).expect("a row")).expect("added");
+    outbox.commit(tx).expect("committed");
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut drain = binary(&[])
+            .args(["outbox", "drain", "--json", "--outbox", &url, "--server", "ws://127.0.0.1:1"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut said = BufReader::new(drain.stderr.take().expect("stderr")).lines();
+        assert!(said.any(|line| line.is_ok_and(|line| line.contains("trying again"))));
+        kill_process(Pid::from_child(&drain), signal).expect("signalled");
+        let output = drain.wait_with_output().expect("ended");
+        assert_eq!(output.status.code(), Some(0), "{signal:?}");
+        let told = json_lines(&String::from_utf8_lossy(&output.stdout)).pop().expect("a report");
+        assert_eq!((&told["sent"], &told["left"]["pending"]), (&0.into(), &2.into()), "{told}");
+    }
+    let listed = |json: &[&str]| {
+        let args = ["outbox", "list", "--status", "all", "--outbox", &url];
+        let output = binary(&[]).args(args).args(json).output().expect("it runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let widest = listed(&[]).lines().map(|line| line.chars().count()).max();
+    assert!(widest.is_some_and(|widest| (80..200).contains(&widest)), "{}", listed(&[]));
+    assert_eq!(json_lines(&listed(&["--json"]))[0]["key"], key.as_str());
 }
 
 #[test]
