@@ -1,7 +1,7 @@
 //! Everything that is published together: sealed at once, appended as one batch, answered one by one.
 
 use promethean_event::{Draft, EventId, IdMaker, Invalid, Limits, Millis, NewEvent, Sealer, Seq, Topic};
-use promethean_store::{Appended, EventLog, Outcome};
+use promethean_store::{Appended, Error as StoreError, EventLog, Outcome};
 
 use crate::Error;
 
@@ -154,8 +154,14 @@ impl std::ops::Deref for Placed {
     }
 }
 
-/// Puts the outcomes of single events together into the answers of their units, which `of` numbers.
-pub(crate) fn answers(units: usize, of: &[u32], outcomes: Vec<Outcome>) -> Vec<Result<Placed, Error>> {
+/// Puts the outcomes of single events together into the answers of their units, which `of` numbers; `failed` has the words
+/// for what the store could not do.
+pub(crate) fn answers(
+    units: usize,
+    of: &[u32],
+    outcomes: Vec<Outcome>,
+    failed: impl Fn(&StoreError) -> Error,
+) -> Vec<Result<Placed, Error>> {
     let mut answers = Vec::with_capacity(units);
     let mut outcomes = outcomes.into_iter();
     for unit in of.chunk_by(|one, next| one == next) {
@@ -163,16 +169,20 @@ pub(crate) fn answers(units: usize, of: &[u32], outcomes: Vec<Outcome>) -> Vec<R
         while answers.len() < unit[0] as usize {
             answers.push(Ok(Placed::Many(Vec::new())));
         }
-        answers.push(answer(outcomes.by_ref().take(unit.len())));
+        answers.push(answer(outcomes.by_ref().take(unit.len()), &failed));
     }
     answers.resize(units, Ok(Placed::Many(Vec::new())));
     answers
 }
 
-fn answer(mut outcomes: impl ExactSizeIterator<Item = Outcome>) -> Result<Placed, Error> {
+fn answer(
+    mut outcomes: impl ExactSizeIterator<Item = Outcome>,
+    failed: impl Fn(&StoreError) -> Error,
+) -> Result<Placed, Error> {
     let placed = |outcome| match outcome {
         Outcome::Stored(appended) => Ok(Published::from(appended)),
         Outcome::DuplicateId { id, .. } => Err(duplicate_id(id)),
+        Outcome::Failed(error) => Err(failed(&error)),
     };
     if outcomes.len() == 1
         && let Some(outcome) = outcomes.next()
@@ -189,4 +199,25 @@ fn duplicate_id(id: EventId) -> Error {
     let message =
         format!("the id {id} belongs to an event of another topic; ids are unique across the hub, send a new one");
     Error::new(promethean_event::Code::DuplicateId, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_unit_is_told_what_became_of_it_and_not_of_another() {
+        let id = EventId::from_bytes([7; 16]);
+        let stored = || Outcome::Stored(Appended { id, seq: 3, duplicate: false });
+        let refused = || Outcome::Failed(StoreError::Refused("nothing was stored".to_owned()));
+        let unknown = || Outcome::Failed(StoreError::Unknown("no answer".to_owned()));
+        // Two events of one unit, a unit without events, then one event a unit.
+        let of = [0, 0, 2, 3, 4];
+        let outcomes = vec![unknown(), unknown(), stored(), refused(), stored()];
+        let answers = answers(5, &of, outcomes, Error::publish);
+        let told: Vec<_> = answers.iter().map(|answer| answer.as_ref().map(|placed| placed.len())).collect();
+        let failed = |message: &str| Error::new(promethean_event::Code::PublishFailed, message);
+        let (unknown, refused) = (failed("the outcome is unknown: no answer"), failed("nothing was stored"));
+        assert_eq!(told, [Err(&unknown), Ok(0), Ok(1), Err(&refused), Ok(1)]);
+    }
 }

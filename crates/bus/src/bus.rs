@@ -135,7 +135,8 @@ impl Bus {
         Burst::new(&self.core.ids, &self.core.store, self.core.limits, self.core.wall())
     }
 
-    /// Appends a burst: one answer for each unit that was added, in order. **Returned ⇒ durable.**
+    /// Appends a burst: one answer for each unit that was added, in order, which says what became of that unit.
+    /// **Returned ⇒ durable.**
     pub async fn commit(&self, burst: Burst<'_>) -> Vec<Result<Placed, Error>> {
         let (events, units) = burst.finish();
         if self.core.draining.load(Ordering::Acquire) {
@@ -150,15 +151,16 @@ impl Bus {
         let started = Instant::now();
         let appended = self.core.append(events).await;
         self.core.metrics.append_duration.observe(started.elapsed());
+        let failed = |error: &StoreError| match error {
+            StoreError::Closed(_) if self.is_draining() => Error::shutting_down(),
+            _ => Error::publish(error),
+        };
         match appended {
             Ok(outcomes) => {
                 self.core.count_published(&runs, &outcomes);
-                burst::answers(units, &of, outcomes)
+                burst::answers(units, &of, outcomes, failed)
             }
-            Err(StoreError::Closed(_)) if self.core.draining.load(Ordering::Acquire) => {
-                vec![Err(Error::shutting_down()); units]
-            }
-            Err(error) => vec![Err(Error::publish(&error)); units],
+            Err(error) => vec![Err(failed(&error)); units],
         }
     }
 

@@ -4,7 +4,7 @@
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A failure of the store. The message names the remedy where there is one.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Nothing was stored, and the store works on: no room, over a bound. May be tried again later.
     #[error("{0}")]

@@ -9,7 +9,7 @@
 use promethean_event::{Event, EventId, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
-use crate::{Done, EventSettings, Pending, Result, TopicSettings};
+use crate::{Done, Error, EventSettings, Pending, Result, TopicSettings};
 
 /// What became of one event of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Outcome {
         /// The topic that has it.
         topic: Topic,
     },
+    /// What the error says holds for this event's unit, and for no other.
+    Failed(Error),
 }
 
 /// An event's place after an append.
@@ -154,7 +156,8 @@ pub trait EventLog: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::Refused`](crate::Error::Refused): nothing was stored. [`Error::Unknown`](crate::Error::Unknown): may
-    /// or may not have been. Never a partial unit.
+    /// or may not have been. Never a partial unit. An error holds for the whole call; an engine that stores the topics of
+    /// a call apart answers with [`Outcome::Failed`] where one fares worse than another.
     fn append(&self, events: Vec<NewEvent>) -> Pending<'_, Vec<Outcome>>;
 
     /// Events with `seq ≥ from`, ascending, from the first that is still there.

@@ -227,7 +227,8 @@ impl Runner {
         let (events, _) = burst.finish();
         match self.core.append(events).await.map_err(|error| error.to_string())?.pop() {
             Some(Outcome::DuplicateId { topic, .. }) => Err(format!("its id is taken on {topic}")),
-            _ => Ok(()),
+            Some(Outcome::Failed(error)) => Err(error.to_string()),
+            Some(Outcome::Stored(_)) | None => Ok(()),
         }
     }
 }

@@ -15,6 +15,8 @@
 //! events are looked for by id and batch. Ids are unique, so that an attempt that did commit after all makes the next
 //! one fail and be found. What is not known when the time is over is said to be unknown.
 //!
+//! A call over several topics is a part in the queue of each, and each part has an answer of its own.
+//!
 //! The time is one for everything, from the call on: waiting in the queue, attempts, questions in between.
 
 use std::collections::{HashMap, VecDeque};
@@ -44,15 +46,23 @@ const QUEUE_KIB: usize = 64 << 10;
 /// Transactions at once, over all topics.
 const PARALLEL: usize = 8;
 
-/// What one call of `append` brought.
-struct Job {
+/// What one call of `append` brought for one transaction.
+struct Part {
+    /// `None`: topics that belong together.
+    topic: Option<Topic>,
     items: Vec<Item>,
     documents: Vec<RawDocumentBuf>,
     bytes: usize,
+}
+
+/// A part that waits.
+struct Job {
+    part: Part,
     /// Waiting counts: of several batches in a row none waits anew for a MongoDB that is away.
     since: Instant,
     reply: oneshot::Sender<Result<Vec<Outcome>>>,
-    _room: OwnedSemaphorePermit,
+    /// The whole call's, given back with the last of its parts.
+    _room: Arc<OwnedSemaphorePermit>,
 }
 
 /// What waits for a topic's next transaction. `None`: calls whose topics belong together.
@@ -86,8 +96,8 @@ pub(super) async fn append(shared: &Arc<Shared>, events: Vec<NewEvent>) -> Resul
     let single = events.iter().all(|event| event.topic == events[0].topic);
     if single || is_one(&events) {
         let topic = single.then(|| events[0].topic.clone());
-        let waiting = enqueue(shared, topic, events).await?;
-        return answer(waiting.await);
+        let waiting = enqueue(shared, vec![Part::new(topic, events)?]).await?.pop();
+        return answer(waiting).await;
     }
     append_by_topic(shared, events).await
 }
@@ -104,78 +114,82 @@ fn is_one(events: &[NewEvent]) -> bool {
     brought.any(|event| *topics.entry(event.id).or_insert(&event.topic) != &event.topic)
 }
 
-/// Several topics, each in a transaction of its own.
+/// Several topics, each in a transaction of its own and with an answer of its own.
 async fn append_by_topic(shared: &Arc<Shared>, events: Vec<NewEvent>) -> Result<Vec<Outcome>> {
     let count = events.len();
-    let mut parts: HashMap<Topic, (Vec<usize>, Vec<NewEvent>), RandomState> = HashMap::default();
+    let mut topics: HashMap<Topic, (Vec<usize>, Vec<NewEvent>), RandomState> = HashMap::default();
     for (index, event) in events.into_iter().enumerate() {
-        let (places, part) = parts.entry(event.topic.clone()).or_default();
+        let (places, part) = topics.entry(event.topic.clone()).or_default();
         places.push(index);
         part.push(event);
     }
-    let mut waiting = Vec::with_capacity(parts.len());
-    for (topic, (places, part)) in parts {
-        waiting.push((places, enqueue(shared, Some(topic), part).await));
-    }
     let mut outcomes = vec![None; count];
-    let (mut failed, mut stored) = (None, false);
-    for (places, reply) in waiting {
-        let part = match reply {
-            Ok(reply) => answer(reply.await),
-            Err(error) => Err(error),
-        };
-        match part {
+    let mut tell = |places: Vec<usize>, told: Result<Vec<Outcome>>| {
+        let told = told.unwrap_or_else(|error| vec![Outcome::Failed(error); places.len()]);
+        places.into_iter().zip(told).for_each(|(place, outcome)| outcomes[place] = Some(outcome));
+    };
+    let (mut asked, mut parts) = (Vec::with_capacity(topics.len()), Vec::with_capacity(topics.len()));
+    for (topic, (places, part)) in topics {
+        match Part::new(Some(topic), part) {
             Ok(part) => {
-                stored = true;
-                places.into_iter().zip(part).for_each(|(place, outcome)| outcomes[place] = Some(outcome));
+                asked.push(places);
+                parts.push(part);
             }
-            Err(error) => failed = Some(error),
+            Err(error) => tell(places, Err(error)),
         }
     }
-    match failed {
-        None => Ok(outcomes.into_iter().flatten().collect()),
-        // The answer is one for all topics of the call: some of it is in the log.
-        Some(Error::Refused(why)) if stored => {
-            Err(Error::Unknown(format!("some topics of this call were stored, others not: {why}")))
+    for (places, waiting) in asked.into_iter().zip(enqueue(shared, parts).await?) {
+        tell(places, answer(Some(waiting)).await);
+    }
+    Ok(outcomes.into_iter().flatten().collect())
+}
+
+type Waiting = oneshot::Receiver<Result<Vec<Outcome>>>;
+
+async fn answer(waiting: Option<Waiting>) -> Result<Vec<Outcome>> {
+    let ended = || Error::Unknown("the hub ended before MongoDB had answered".to_owned());
+    waiting.ok_or_else(ended)?.await.unwrap_or_else(|_| Err(ended()))
+}
+
+impl Part {
+    fn new(topic: Option<Topic>, events: Vec<NewEvent>) -> Result<Self> {
+        let mut documents = Vec::with_capacity(events.len());
+        for event in &events {
+            let too_large =
+                || Error::Refused(format!("the event {} is larger than a document of MongoDB may be", event.id));
+            documents.push(encode(event).ok_or_else(too_large)?);
         }
-        Some(error) => Err(error),
+        let bytes = documents.iter().map(|document| document.as_bytes().len()).sum();
+        Ok(Self { topic, items: events.into_iter().map(item).collect(), documents, bytes })
     }
 }
 
-fn answer(reply: std::result::Result<Result<Vec<Outcome>>, oneshot::error::RecvError>) -> Result<Vec<Outcome>> {
-    reply.unwrap_or_else(|_| Err(Error::Unknown("the hub ended before MongoDB had answered".to_owned())))
-}
-
-/// Puts a call into its queue, and starts the queue's worker where none runs.
-async fn enqueue(
-    shared: &Arc<Shared>,
-    topic: Option<Topic>,
-    events: Vec<NewEvent>,
-) -> Result<oneshot::Receiver<Result<Vec<Outcome>>>> {
+/// Puts the parts of a call into their queues, and starts the worker of a queue where none runs.
+///
+/// The room is taken once and for all of them, and then nothing is waited for: of two calls, the one that came first is
+/// first in every queue.
+async fn enqueue(shared: &Arc<Shared>, parts: Vec<Part>) -> Result<Vec<Waiting>> {
     let since = Instant::now();
-    let mut documents = Vec::with_capacity(events.len());
-    for event in &events {
-        let too_large =
-            || Error::Refused(format!("the event {} is larger than a document of MongoDB may be", event.id));
-        documents.push(encode(event).ok_or_else(too_large)?);
-    }
-    let bytes = documents.iter().map(|document| document.as_bytes().len()).sum::<usize>();
-    let kib = u32::try_from((bytes >> 10) + 1).unwrap_or(u32::MAX).min(QUEUE_KIB as u32);
+    let bytes = parts.iter().map(|part| part.bytes).sum::<usize>();
+    let kib = u32::try_from((bytes >> 10) + parts.len()).unwrap_or(u32::MAX).min(QUEUE_KIB as u32);
     let room = Arc::clone(&shared.appends.room).acquire_many_owned(kib).await;
-    let room = room.map_err(|_| Error::Closed("the hub is shutting down".to_owned()))?;
+    let room = Arc::new(room.map_err(|_| Error::Closed("the hub is shutting down".to_owned()))?);
     shared.open()?;
-    let items = events.into_iter().map(item).collect();
-    let (reply, waiting) = oneshot::channel();
-    let job = Job { items, documents, bytes, since, reply, _room: room };
     let mut queues = shared.appends.queues.lock();
-    match queues.get_mut(&topic) {
-        Some(queue) => queue.push_back(job),
-        None => {
-            queues.insert(topic.clone(), VecDeque::from([job]));
-            tokio::spawn(work(Arc::clone(shared), topic));
+    let enqueue = |part: Part| {
+        let (reply, waiting) = oneshot::channel();
+        let topic = part.topic.clone();
+        let job = Job { part, since, reply, _room: Arc::clone(&room) };
+        match queues.get_mut(&topic) {
+            Some(queue) => queue.push_back(job),
+            None => {
+                queues.insert(topic.clone(), VecDeque::from([job]));
+                tokio::spawn(work(Arc::clone(shared), topic));
+            }
         }
-    }
-    Ok(waiting)
+        waiting
+    };
+    Ok(parts.into_iter().map(enqueue).collect())
 }
 
 fn item(event: NewEvent) -> Item {
@@ -197,8 +211,8 @@ fn take(queues: &mut Queues, topic: &Option<Topic>) -> Option<Vec<Job>> {
     let queue = queues.get_mut(topic)?;
     let (mut events, mut bytes, mut batch) = (0, 0, Vec::new());
     while let Some(job) = queue.front() {
-        events += job.items.len();
-        bytes += job.bytes;
+        events += job.part.items.len();
+        bytes += job.part.bytes;
         if !batch.is_empty() && (events > BATCH_EVENTS || bytes > BATCH_BYTES) {
             break;
         }
@@ -215,8 +229,8 @@ async fn commit(shared: &Arc<Shared>, jobs: Vec<Job>) {
     let (mut calls, mut documents, mut replies) = (Vec::new(), Vec::new(), Vec::new());
     let since = jobs.first().map_or_else(Instant::now, |job| job.since);
     for job in jobs {
-        calls.push(job.items);
-        documents.push(job.documents.into_iter().map(Some).collect::<Vec<_>>());
+        calls.push(job.part.items);
+        documents.push(job.part.documents.into_iter().map(Some).collect::<Vec<_>>());
         replies.push((job.reply, job._room));
     }
     let ended = Batch::new(shared, calls, documents, since).run().await;

@@ -142,6 +142,7 @@ mod tests {
         let place = |outcome: &Outcome| match outcome {
             Outcome::Stored(stored) => (stored.seq, stored.duplicate),
             Outcome::DuplicateId { .. } => (0, true),
+            Outcome::Failed(error) => panic!("{error}"),
         };
         outcomes.iter().map(place).collect()
     }

@@ -235,6 +235,7 @@ pub async fn append(store: &dyn Store, events: &[Make]) -> Vec<Appended> {
         .map(|outcome| match outcome {
             Outcome::Stored(appended) => appended,
             Outcome::DuplicateId { id, topic } => panic!("{id} is on {topic}"),
+            Outcome::Failed(error) => panic!("{error}"),
         })
         .collect()
 }

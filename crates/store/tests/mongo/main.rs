@@ -1,5 +1,5 @@
 //! The distributed engine on a real replica set: the law, several hubs at once, one that died, a primary that is killed,
-//! and what the engine refuses to open.
+//! calls over several topics, and what the engine refuses to open.
 
 mod failover;
 mod hubs;
@@ -7,6 +7,7 @@ mod law;
 mod orphans;
 mod refusals;
 mod seed;
+mod topics;
 
 use promethean_store::mongo::{Mongo, Options};
 
