@@ -449,8 +449,12 @@ impl Core {
             Ok(status) => Ok(status),
             Err(RelayError::Refused(error)) => Err(error),
             Err(RelayError::Lost(reason)) => {
-                tracing::debug!(%topic, %group, owner = %owner.id, reason, "the owner does not tell");
-                self.saved_status(topic, group).await
+                tracing::debug!(%topic, %group, owner = %owner.id, %reason, "the owner does not tell");
+                let mut saved = self.saved_status(topic, group).await?;
+                if let Some(saved) = &mut saved {
+                    saved.owner_silent = Some(format!("{} ({reason})", owner.address).into());
+                }
+                Ok(saved)
             }
         }
     }

@@ -60,6 +60,10 @@ pub struct GroupStatus {
     pub unfinished: Vec<Holding>,
     /// Counts since the group was loaded.
     pub counts: Counts,
+    /// Which hub owns the group and did not tell, and why. This is then what was saved, with the members of the hub that was
+    /// asked.
+    #[serde(default)]
+    pub owner_silent: Option<Box<str>>,
 }
 
 /// A member of a group.

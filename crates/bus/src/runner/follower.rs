@@ -21,6 +21,7 @@ use crate::Error;
 use crate::dispatcher::{Answer, MemberId, Receipt};
 use crate::inbox::Given;
 use crate::relay::{Cluster, RelayError, RelayGiven, RelayJoin, Relayed, Remote, SeekTo};
+use crate::status::MemberStatus;
 
 /// How long after a relay was lost the next one is tried.
 const AGAIN: Duration = Duration::from_millis(300);
@@ -396,11 +397,31 @@ impl Follower {
                 let Seat { core, topic, group, .. } = &self.seat;
                 let asked = self.cluster.relays.status(&self.owner, topic, group, unfinished);
                 let (core, owner) = (Arc::clone(core), self.owner.clone());
-                let (topic, group) = (topic.clone(), group.clone());
-                tokio::spawn(async move { drop(reply.send(core.status_at(asked, &owner, &topic, &group).await)) });
+                let (topic, group, here) = (topic.clone(), group.clone(), self.members_here());
+                tokio::spawn(async move {
+                    let mut told = core.status_at(asked, &owner, &topic, &group).await;
+                    if let Ok(Some(status)) = &mut told
+                        && status.owner_silent.is_some()
+                    {
+                        status.members = here;
+                    }
+                    drop(reply.send(told));
+                });
             }
             Input::Drain(done) => drop(done.send(())),
         }
+    }
+
+    /// The members that this hub knows of by itself.
+    fn members_here(&self) -> Vec<MemberStatus> {
+        let status = |(&id, member): (&MemberId, &Member)| MemberStatus {
+            id,
+            in_flight: self.remotes.get(&id).map_or(0, |attached| attached.held.len()),
+            max_in_flight: member.options.max_in_flight,
+            paused: member.paused,
+            origin: None,
+        };
+        self.seat.members.iter().map(status).collect()
     }
 
     fn send_waiting(&mut self) {

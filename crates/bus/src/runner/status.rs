@@ -59,5 +59,6 @@ fn status_of(
         filtered: dispatcher.is_filtered(),
         unfinished: dispatcher.inspect().take(shown).map(Holding::from).collect(),
         counts: dispatcher.counts(),
+        owner_silent: None,
     }
 }

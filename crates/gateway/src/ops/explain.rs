@@ -101,8 +101,17 @@ fn reasons(known: &Known<'_>) -> Vec<Reason> {
     let status = known.status;
     let mut found = Vec::new();
     let plain = |code, text| Reason { code, text, ..Reason::default() };
+    if let Some(owner) = &status.owner_silent {
+        let text = format!(
+            "The hub {owner} owns the group and does not tell how it stands; this is what was saved. If it hangs or has died, \
+             another hub takes the group over within 10 s: ask again then."
+        );
+        found.push(plain("owner_silent", text));
+    }
     if status.lag == 0 {
         found.push(plain("caught_up", "Every event is done.".to_owned()));
+    } else if status.owner_silent.is_some() {
+        // Who else is subscribed, and what they hold, only the owner knows.
     } else if status.members.is_empty() {
         let text = format!("{} and nobody is subscribed: start a consumer.", waiting(status.lag));
         found.push(plain("no_members", text));
@@ -281,6 +290,7 @@ mod tests {
             filtered: false,
             unfinished: vec![holding(HoldingState::Held)],
             counts: Counts::default(),
+            owner_silent: None,
         }
     }
 
@@ -340,6 +350,22 @@ mod tests {
         assert_eq!(explained(&alone, 101_000, 0)[0].text, "1 event waits and nobody is subscribed: start a consumer.");
         alone.lag = 3;
         assert_eq!(explained(&alone, 101_000, 0)[0].text, "3 events wait and nobody is subscribed: start a consumer.");
+    }
+
+    #[test]
+    fn of_an_owner_that_hangs_nothing_is_said_but_that_it_hangs() {
+        let owner_silent = Some("ws://10.0.0.5:8090 (no answer within 2s)".into());
+        let mut silent = GroupStatus { members: Vec::new(), unfinished: Vec::new(), owner_silent, ..status() };
+        let found = explained(&silent, 101_000, 0);
+        assert_eq!(found.iter().map(|one| one.code).collect::<Vec<_>>(), ["owner_silent"]);
+        assert_eq!(
+            found[0].text,
+            "The hub ws://10.0.0.5:8090 (no answer within 2s) owns the group and does not tell how it stands; this is what \
+             was saved. If it hangs or has died, another hub takes the group over within 10 s: ask again then."
+        );
+        silent.lag = 0;
+        let codes: Vec<_> = explained(&silent, 101_000, 0).iter().map(|one| one.code).collect();
+        assert_eq!(codes, ["owner_silent", "caught_up"]);
     }
 
     #[test]

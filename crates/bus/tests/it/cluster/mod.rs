@@ -56,7 +56,11 @@ async fn while_the_owner_hangs_every_hub_tells_how_its_groups_stand_by_what_was_
         assert_eq!((lag.events, lag.cursor.map(|cursor| cursor.seq)), (2, Some(1)), "{what}");
         let status = hub.bus.group_status(&topic("t"), &group("g")).await.expect(what).expect("a group");
         assert_eq!((status.cursor.seq, status.lag), (1, 2), "{what}");
+        assert_eq!(status.owner_silent.as_deref(), Some("ws://a (no answer within 2s)"), "{what}");
+        assert_eq!(status.members.len(), usize::from(hub.name == b.name), "{what}: its own");
     }
+    let own = a.bus.group_status(&topic("t"), &group("g")).await.expect("known").expect("a group");
+    assert_eq!((own.owner_silent, own.members.len()), (None, 2), "the owner itself knows");
     assert!(began.elapsed() < 10 * SECOND, "{:?}", began.elapsed());
 }
 
