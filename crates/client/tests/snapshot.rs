@@ -108,15 +108,15 @@ async fn over_sse(at: SocketAddr) -> Vec<Seen> {
     let request = format!("GET /events/s?from=snapshot HTTP/1.0\r\nhost: {at}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut lines = BufReader::new(stream).lines();
-    let (mut seen, mut id, mut begins) = (Vec::new(), false, false);
+    let (mut seen, mut id) = (Vec::new(), false);
     while seen.last().is_none_or(|last: &Seen| last.snapshot || last.seq < WRITERS * EACH) {
         let line = lines.next_line().await.expect("readable").expect("open");
-        if let Some(data) = line.strip_prefix("data: ").filter(|_| !begins) {
+        if let Some(data) = line.strip_prefix("data: ") {
             let event: Value = serde_json::from_str(data).expect("JSON");
             // The events of a snapshot have no id line.
             seen.push(Seen { seq: event["seq"].as_u64().expect("a seq"), snapshot: !id });
         }
-        (id, begins) = (line.starts_with("id: "), line == "event: snapshot");
+        id = line.starts_with("id: ");
     }
     seen
 }

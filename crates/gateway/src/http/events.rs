@@ -1,9 +1,9 @@
 //! `GET /events/{topic}`: Server-Sent Events, the ephemeral tail of a topic or pattern.
 //!
 //! `id` is the event's id, `data` its JSON on one line. The events of a snapshot start have no `id`: whoever loses the
-//! connection within it gets a whole snapshot again, not a part. An event of the type `snapshot` says that one begins: what
-//! the client had of another is to be forgotten. After the last one an `id` alone says where to go on. Nothing is buffered
-//! here: a client that does not read is read for no further.
+//! connection within it gets a whole snapshot again, not a part. A comment says that one begins: what the client had of
+//! another is to be forgotten. After the last one an `id` alone says where to go on. Nothing is buffered here: a client
+//! that does not read is read for no further.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub(super) async fn events(
         }
     };
     if snapshot {
-        first.extend_from_slice(b"event: snapshot\ndata: {}\n\n");
+        first.extend_from_slice(b": a snapshot begins\n\n");
     }
     // Of several topics one may be live while the snapshot of another is on its way: an id of the one would skip the rest of
     // the other.
