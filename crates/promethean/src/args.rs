@@ -52,7 +52,8 @@ pub(crate) enum Command {
     ///
     /// Ids, seqs, times and bytes stay what they were. Cut off, it goes on where it was when it is run again; hubs do
     /// not start on the database before it has ended. At the end everything is read again on both sides and compared.
-    /// Nothing is changed in the directory, and no hub may be running on either.
+    /// The directory is opened as a hub opens it: a last record that a crash left unfinished is cut off, which is told; what
+    /// it holds stays. No hub may be running on either.
     Migrate(MigrateArgs),
     /// Publish events: the argument, standard input, or one event a line.
     #[command(name = "pub")]

@@ -160,7 +160,12 @@ impl Follower {
 
     fn drop_tired(&mut self, now: Instant) {
         let (Peer { id, address }, why) = (self.owner.clone(), self.why.clone());
+        let ownership = Arc::clone(&self.cluster.ownership);
         let unreachable = || {
+            // Then it is not the way to the owner.
+            if let Err(error) = ownership.ready() {
+                return Error::group(&error);
+            }
             let message = format!(
                 "the hub {id} owns the group and cannot be reached from here at {address} ({why}): look at its \
                  `advertise` and the network between the hubs, or connect to another hub"

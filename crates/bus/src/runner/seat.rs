@@ -255,6 +255,11 @@ impl Seat {
                     Some(Input::Pause(id, paused)) => {
                         self.members.get_mut(&id).into_iter().for_each(|member| member.paused = paused);
                     }
+                    // It may have been asked before, of the owner that this hub was: then it may have been done.
+                    Some(answer @ (Input::Answer { .. } | Input::AckUpTo { .. })) => {
+                        let message = format!("the outcome is unknown: {}", error.message);
+                        answer.refuse(Error::new(error.code, message));
+                    }
                     Some(other) => other.refuse(error.clone()),
                 },
             }

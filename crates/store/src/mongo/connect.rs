@@ -18,12 +18,20 @@ use super::{COUNTERS, CURSORS, EVENTS, HUBS, META, Options, TRIMS};
 /// The oldest server that the engine is tested to run on.
 pub const MINIMUM_VERSION: (u32, u32) = (6, 0);
 
+/// The change stream keeps one for itself; heartbeats, reads and transactions share the others.
+const LEAST_CONNECTIONS: u32 = 4;
+
 /// Why the engine could not be opened. Each message names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The address cannot be read.
     #[error("MONGO_URL is not an address of MongoDB: {0}; write mongodb://HOST:PORT/DATABASE?replicaSet=NAME")]
     BadUrl(String),
+    /// Fewer connections than the hub needs.
+    #[error(
+        "MONGO_URL says maxPoolSize={0}, and the hub needs {LEAST_CONNECTIONS} connections at least: one stays with the change stream, and heartbeats must not wait for publishes; raise it, or leave it out"
+    )]
+    FewConnections(u32),
     /// Nobody answers.
     #[error(
         "no MongoDB answers at {hosts}: {why}; is it running, is the address in MONGO_URL right, and does the network let this host through?"
@@ -108,6 +116,9 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database, Stri
         .await
         .map_err(|_| unreachable("the name in MONGO_URL".into(), "looking it up takes too long".into()))?
         .map_err(|fault| bad_url(&fault))?;
+    if let Some(few) = client.max_pool_size.filter(|most| *most < LEAST_CONNECTIONS) {
+        return Err(OpenError::FewConnections(few));
+    }
     let hosts = client.hosts.clone();
     let said = client.repl_set_name.clone();
     // No two hubs alike: by it another hub finds what this one leaves unfinished when it dies.
@@ -172,7 +183,11 @@ fn by_code(code: Option<i32>, why: String, database: &str) -> OpenError {
         Some(13) if why.contains("requires authentication") => {
             OpenError::Authentication(format!("{why}, and MONGO_URL names no user"))
         }
-        Some(13 | 8000) => OpenError::NoPermission { database: database.to_owned(), why },
+        Some(13 | 8000) => {
+            // The whole command follows, with its session and signature.
+            let why = why.split(" to execute command").next().unwrap_or_default().to_owned();
+            OpenError::NoPermission { database: database.to_owned(), why }
+        }
         Some(64 | 100 | 79) => OpenError::NoMajority(why),
         // The primary steps down or ends in the middle of the check: it has lost the others.
         Some(91 | 189 | 10107 | 11600 | 11602 | 13435 | 13436) => OpenError::NoMajority(why),
@@ -388,7 +403,9 @@ mod tests {
     #[test]
     fn every_refusal_of_the_server_has_its_remedy() {
         let say = |code, why: &str| by_code(Some(code), why.to_owned(), "prom").to_string();
-        assert!(say(13, "not authorized on prom to execute command").contains("grantRolesToUser"));
+        let denied =
+            say(13, "not authorized on prom to execute command { update: \"meta\", lsid: { id: UUID(\"1\") } }");
+        assert!(denied.contains("grantRolesToUser") && denied.contains(": not authorized on prom; grant"), "{denied}");
         assert!(say(13, "Command insert requires authentication").contains("names no user"));
         assert!(say(18, "Authentication failed.").contains("authSource"));
         assert!(say(64, "waiting for replication timed out").contains("rs.status()"));

@@ -27,6 +27,19 @@ fn an_address_that_is_none_is_named() {
 }
 
 #[test]
+fn a_pool_in_which_heartbeats_would_wait_for_publishes_is_refused() {
+    run(60, async {
+        for few in 1..=3 {
+            let error = refused(&format!("mongodb://127.0.0.1:1/prom?maxPoolSize={few}")).await;
+            assert_eq!(error, OpenError::FewConnections(few));
+            assert!(error.to_string().contains("leave it out"), "{error}");
+        }
+        let error = refused("mongodb://127.0.0.1:1/prom?maxPoolSize=4").await;
+        assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+    });
+}
+
+#[test]
 fn a_server_that_is_not_there_is_said_to_be_unreachable() {
     run(60, async {
         let error = refused("mongodb://127.0.0.1:1/prom").await;

@@ -342,6 +342,31 @@ async fn a_subscriber_stays_while_neither_the_owner_nor_the_store_can_be_asked()
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_refused_while_the_store_is_away_is_not_blamed_on_the_way_to_the_owner() {
+    let world = World::new();
+    let (a, b) = (world.hub("a"), world.hub("b"));
+    let _at_a = subscribe(&a.bus, "t", "g", earliest()).await;
+    let _at_b = subscribe(&b.bus, "t", "g", earliest()).await;
+    world.down.store(true, Ordering::SeqCst);
+    world.cut(true);
+    let refused = b.bus.subscribe("t", Some(group("g")), earliest()).await.err().expect("refused");
+    assert_eq!((refused.code, refused.message.as_str()), (Code::AckFailed, "nobody answers"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ack_that_was_under_way_when_the_place_was_lost_is_said_to_be_unknown() {
+    let world = World::new();
+    let a = world.hub("a");
+    let mut at_a = subscribe(&a.bus, "t", "g", earliest()).await;
+    publish(&a.bus, "t", 1).await;
+    let held = next(&mut at_a).await;
+    world.down.store(true, Ordering::SeqCst);
+    a.dies();
+    let told = held.ack().await.expect_err("nobody takes it");
+    assert_eq!((told.code, told.message.as_str()), (Code::AckFailed, "the outcome is unknown: nobody answers"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_seek_from_another_hub_is_done_by_the_owner() {
     let world = World::new();
     let (a, b) = (world.hub("a"), world.hub("b"));

@@ -177,6 +177,9 @@ impl Ownership for Own {
     }
 
     fn ready(&self) -> Result<()> {
+        if self.world.down.load(Ordering::SeqCst) {
+            return Err(promethean_store::Error::Refused("nobody answers".to_owned()));
+        }
         Ok(())
     }
 
