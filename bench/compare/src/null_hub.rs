@@ -213,7 +213,14 @@ impl Session {
                     *at += 1;
                     *credit -= 1;
                     let deadline = Duration::from_secs(30);
-                    let context = write::Context { attempt: 1, max_attempts: 5, deadline, lease: *at, snapshot: false };
+                    let context = write::Context {
+                        attempt: 1,
+                        max_attempts: 5,
+                        deadline,
+                        lease: *at,
+                        snapshot: false,
+                        cut: None,
+                    };
                     if let Some(event) = ring.get(place(*at)) {
                         write::next_event(out, event, context);
                     }

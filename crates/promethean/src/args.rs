@@ -441,7 +441,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub(crate) credit: Option<usize>,
     /// How many events; latency runs 10s unless told [default: 1000000].
-    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    #[arg(long, value_name = "N")]
     pub(crate) events: Option<u64>,
     /// For how long, instead of how many.
     #[arg(long, value_name = "DURATION")]

@@ -166,22 +166,22 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
     })
 }
 
-/// Refuses what would do nothing: a threshold that never fails is worse than none.
+/// Says which options do nothing in this mode, and refuses thresholds that would never fail: they are worse than none.
 fn without_effect(args: &BenchArgs) -> Result<(), Failure> {
     let (mode, publish) = (args.mode, args.mode == BenchMode::Publish);
     for (name, is_given, why) in [
         ("groups", publish && args.groups.is_some(), "publish has no consumers"),
         ("credit", publish && args.credit.is_some(), "publish has no consumers"),
         ("rate", mode != BenchMode::Latency && args.rate.is_some(), "only latency keeps to a rate"),
-        (
-            "max-p99",
-            mode == BenchMode::Subscribe && args.max_p99.is_some(),
-            "subscribe measures no latency, its events are older than the run",
-        ),
+        ("events", args.duration.is_some() && args.events.is_some(), "--duration says when it ends"),
     ] {
         if is_given {
-            return Err(Failure::usage(format!("--{name}: {why}")));
+            out::done(&format!("--{name} is not used: {why}"));
         }
+    }
+    if mode == BenchMode::Subscribe && args.max_p99.is_some() {
+        let why = "subscribe measures no latency, its events are older than the run";
+        return Err(Failure::usage(format!("--max-p99: {why}")));
     }
     for (name, value) in [("min-rate", args.min_rate), ("max-p99", args.max_p99)] {
         if value.is_some_and(|value| !value.is_finite() || value < 0.0) {
