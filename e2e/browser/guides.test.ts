@@ -43,6 +43,7 @@ const parts: Record<string, Part> = {
     first: async () => { for (const status of ["alive", "stale"]) await publish("process.state?key=dev:stt:7", { status }); },
     lines: 1, out: "dev:stt:7 { status: 'stale' }\n",
   },
+  "state.md 2": { first: () => publish("process.state?key=dev:stt:7", { status: "alive" }), lines: 1, out: "1 processes\n" },
 };
 
 // It asks its page's own server for a token, and there is none here. That a token may come from a function is tested
