@@ -50,9 +50,27 @@ async fn first_topics(inner: &Arc<Inner>) -> Result<Vec<(Topic, From)>, Error> {
     // After an event of one of the topics: the others start at its time.
     let places = inner.core.store.locate(&[id]).await.map_err(|error| Error::group(&error))?;
     let place = places.into_iter().flatten().next().filter(|place| topics.contains(&place.topic));
-    let place = place.ok_or_else(|| Error::unknown_id("afterId", id))?;
+    let Some(place) = place else {
+        // Where the group has its places already, nobody has to know where to begin.
+        if !has_places(inner, &topics).await? {
+            return Err(Error::unknown_id("afterId", id));
+        }
+        return Ok(topics.into_iter().map(|topic| (topic, From::Latest)).collect());
+    };
     let from = |topic: &Topic| if *topic == place.topic { inner.options.from } else { From::Ts(place.ts) };
     Ok(topics.iter().map(|topic| (topic.clone(), from(topic))).collect())
+}
+
+/// Whether the group has a place on each of the topics, and there are any.
+async fn has_places(inner: &Inner, topics: &[Topic]) -> Result<bool, Error> {
+    let Some(group) = &inner.group else { return Ok(false) };
+    for topic in topics {
+        let state = inner.core.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
+        if state.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(!topics.is_empty())
 }
 
 /// The plain topics, and the existing ones that a pattern selects and the gate lets through. Those that it does not let
@@ -129,8 +147,12 @@ async fn join(inner: &Arc<Inner>, topic: &Topic, from: From, tails: &mut JoinSet
     let mut joined = inner.joined.lock();
     joined.joining.remove(topic);
     let cursor = cursor?;
-    if joined.left {
-        // The subscription ended while this joined: leave again.
+    // The subscription ended while this joined, or a renewed token took the topic out of reach: leave again.
+    let forbidden = !inner.may_see(topic);
+    if joined.left || forbidden {
+        if forbidden {
+            joined.held_back.insert(topic.clone());
+        }
         drop(joined);
         inner.tell(topic, Input::Leave(inner.subscriber.id));
         return Ok(None);

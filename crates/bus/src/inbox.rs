@@ -67,6 +67,23 @@ struct Queue {
     ended: Vec<(SubscriptionId, Error)>,
 }
 
+impl Queue {
+    /// Takes out of what belongs to `subscriber` what `take` says.
+    fn purge(&mut self, subscriber: &Arc<Subscriber>, take: impl Fn(&Given) -> bool) -> VecDeque<Given> {
+        let mut taken = VecDeque::new();
+        for (owner, batch) in &mut self.batches {
+            if Arc::ptr_eq(owner, subscriber) {
+                let (out, kept) = std::mem::take(batch).into_iter().partition::<VecDeque<_>, _>(&take);
+                *batch = kept;
+                taken.extend(out);
+            }
+        }
+        self.batches.retain(|(_, batch)| !batch.is_empty());
+        subscriber.taken(taken.len());
+        taken
+    }
+}
+
 impl Inbox {
     /// An empty inbox.
     pub fn new() -> Self {
@@ -122,6 +139,10 @@ impl Inbox {
 
     fn push(&self, subscriber: &Arc<Subscriber>, batch: VecDeque<Given>) {
         let mut queue = self.shared.queue.lock();
+        if subscriber.gone.load(Ordering::Acquire) {
+            subscriber.was_unseen(batch);
+            return;
+        }
         match queue.batches.back_mut() {
             Some((last, waiting)) if Arc::ptr_eq(last, subscriber) => waiting.extend(batch),
             _ => queue.batches.push_back((Arc::clone(subscriber), batch)),
@@ -137,15 +158,15 @@ impl Inbox {
 
     /// Drops of what belongs to `subscriber` all but what `keep` says.
     fn purge(&self, subscriber: &Arc<Subscriber>, keep: impl Fn(&Given) -> bool) {
+        self.shared.queue.lock().purge(subscriber, |given| !keep(given));
+    }
+
+    /// Takes everything that belongs to `subscriber`; nothing more is put in for it.
+    fn close(&self, subscriber: &Arc<Subscriber>) {
         let mut queue = self.shared.queue.lock();
-        for (owner, batch) in &mut queue.batches {
-            if Arc::ptr_eq(owner, subscriber) {
-                let before = batch.len();
-                batch.retain(&keep);
-                subscriber.taken(before - batch.len());
-            }
-        }
-        queue.batches.retain(|(_, batch)| !batch.is_empty());
+        subscriber.gone.store(true, Ordering::Release);
+        let unseen = queue.purge(subscriber, |_| true);
+        subscriber.was_unseen(unseen);
     }
 }
 
@@ -213,6 +234,10 @@ pub(crate) struct Subscriber {
     queued: AtomicUsize,
     /// Wakes an ephemeral tail when the queue has been taken.
     space: Notify,
+    /// The subscription has ended: nobody takes anything of it out of the inbox. Set under the inbox's lock.
+    gone: AtomicBool,
+    /// What nobody saw of what was given to it, until its runners ask. Bounded by what it may have in flight.
+    unseen: Mutex<Vec<(Topic, EventId, u64)>>,
 }
 
 impl Subscriber {
@@ -231,6 +256,8 @@ impl Subscriber {
             paused: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             space: Notify::new(),
+            gone: AtomicBool::new(false),
+            unseen: Mutex::default(),
         })
     }
 
@@ -251,9 +278,22 @@ impl Subscriber {
         }
     }
 
-    /// Drops what waits in the inbox: the subscription has ended.
-    pub(crate) fn clear(self: &Arc<Self>) {
-        self.inbox.purge(self, |_| false);
+    /// The subscription has ended: nobody sees what waits in the inbox, or is given to it from now on.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.inbox.close(self);
+    }
+
+    fn was_unseen(&self, given: VecDeque<Given>) {
+        let with_lease = given.into_iter().filter(|given| given.lease != 0);
+        self.unseen.lock().extend(with_lease.map(|given| (given.event.topic.clone(), given.event.id, given.lease)));
+    }
+
+    /// The deliveries on this topic, with their leases, that nobody saw and nobody will: the subscriber has left it.
+    pub(crate) fn unseen(self: &Arc<Self>, topic: &Topic) -> Vec<(EventId, u64)> {
+        let waiting = self.inbox.shared.queue.lock().purge(self, |given| given.event.topic == *topic);
+        self.was_unseen(waiting);
+        let mut unseen = self.unseen.lock();
+        unseen.extract_if(.., |(on, ..)| on == topic).map(|(_, id, lease)| (id, lease)).collect()
     }
 
     /// Drops what waits in the inbox of this topic alone: other topics of the subscription go on.

@@ -136,8 +136,8 @@ impl Membership {
         self.inner.subscriber.set_paused(paused);
     }
 
-    /// Gives deliveries back that nobody saw, without counting them as attempts, and takes no more: for a subscriber that
-    /// is about to end.
+    /// Gives deliveries back that nobody saw, without counting them as attempts, and takes no more until it goes on: for
+    /// a subscriber that is paused or about to end.
     pub fn give_back(&self, unseen: impl IntoIterator<Item = Given>) {
         let mut by_topic: HashMap<Topic, Vec<(EventId, Option<u64>)>, RandomState> = HashMap::default();
         for Given { event, lease, .. } in unseen.into_iter().filter(|given| given.lease != 0) {
@@ -183,13 +183,14 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         self.inner.core.patterns.remove(self.id());
+        // First: whoever hears that it leaves asks what it never saw.
+        self.inner.subscriber.close();
         let mut joined = self.inner.joined.lock();
         joined.left = true;
         let Joined { topics, joining, .. } = &mut *joined;
         for topic in topics.drain().chain(joining.drain()) {
             self.inner.tell(&topic, Input::Leave(self.inner.subscriber.id));
         }
-        self.inner.subscriber.clear();
     }
 }
 
@@ -230,8 +231,14 @@ impl Inner {
         match self.selectors.as_slice() {
             [Selector::Topic(topic)] => Ok(Some(topic.clone())),
             _ => {
-                let topic = self.core.topics_of(&[id]).await?.pop().flatten();
-                Ok(topic.filter(|topic| self.joined.lock().topics.contains(topic)))
+                let Some(topic) = self.core.topics_of(&[id]).await?.pop().flatten() else { return Ok(None) };
+                if self.joined.lock().topics.contains(&topic) {
+                    return Ok(Some(topic));
+                }
+                if self.selects(&topic) && !self.may_see(&topic) {
+                    return Err(out_of_reach(id));
+                }
+                Ok(None)
             }
         }
     }
@@ -312,6 +319,11 @@ impl Inner {
         }
         Ok(receipts)
     }
+}
+
+/// A renewed token does not let the subscriber see the event's topic.
+fn out_of_reach(id: EventId) -> Error {
+    Error::new(Code::Forbidden, format!("the event {id} is on a topic that is out of reach now"))
 }
 
 /// A stream of deliveries. Dropping it gives its leases back.
@@ -469,9 +481,7 @@ impl Delivery {
         let extends = matches!(answer, Answer::Extend { .. });
         let receipts = self.inner.answer_one(&self.given.event.topic, (id, Some(lease)), answer).await?;
         match receipts.first() {
-            Some(Receipt::Forbidden) => {
-                Err(Error::new(Code::Forbidden, format!("the event {id} is on a topic that is out of reach now")))
-            }
+            Some(Receipt::Forbidden) => Err(out_of_reach(id)),
             Some(Receipt::LeaseLost) => {
                 Err(Error::new(Code::LeaseLost, format!("the event {id} was given out again since")))
             }

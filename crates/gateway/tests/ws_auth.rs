@@ -186,6 +186,7 @@ async fn an_ack_of_what_a_narrower_renewal_took_out_of_reach_is_forbidden_and_do
     let id = client.event().await["event"]["id"].clone();
     auth(&mut client, &token(&["subscribe:n.y"])).await;
     client.err(json!({"op": "ACK", "topic": "n.**", "group": "g", "id": id}), "forbidden").await;
+    client.err(json!({"op": "ACK", "topic": "n.**", "group": "g", "upTo": id}), "forbidden").await;
     let mut other = server.connect().await;
     auth(&mut other, &token(&["subscribe:n.x"])).await;
     other.subscribe("n.x", "g").await;

@@ -80,6 +80,15 @@ impl Dispatcher {
         self.give_back(id, now, out, || Back::Failed { wait: Wait::None, reason: reason.to_owned() });
     }
 
+    /// A delivery that its member never saw comes back: it does not count.
+    pub fn on_unseen(&mut self, id: EventId, lease: u64, now: Millis, out: &mut Vec<Command>) {
+        let Some(&seq) = self.ids.get(&id) else { return };
+        let current = |entry: &super::entry::Entry| entry.lease == lease && matches!(entry.state, State::Held { .. });
+        if self.entries.get(&seq).is_some_and(current) {
+            self.bring_back(seq, Back::Released { wait: Wait::None }, now, out);
+        }
+    }
+
     /// A member is taken away by the hub's shutdown: its deliveries do not count.
     pub fn on_dismiss(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>) {
         self.give_back(id, now, out, || Back::Released { wait: Wait::None });
@@ -269,10 +278,15 @@ impl Dispatcher {
             self.counts.acked += 1;
             self.finish(seq);
         }
-        if let Some(snapshot) = &mut self.snapshot
-            && seq > snapshot.cut
-        {
-            snapshot.exhausted = true;
+        if let Some(snapshot) = &mut self.snapshot {
+            if seq > snapshot.cut {
+                snapshot.exhausted = true;
+            } else {
+                // Also what is not read yet.
+                snapshot.done.insert(1, seq, Some((id, ts)));
+                self.carried.retain(|carried, _| *carried > seq);
+            }
+            self.dirty = true;
             self.end_snapshot();
         }
         if seq > self.floor {

@@ -299,6 +299,20 @@ impl Follower {
         Some(member)
     }
 
+    /// A member goes away: what it never saw goes back uncounted, and then its relay ends.
+    fn on_leave(&mut self, id: MemberId) {
+        let unseen = self.seat.members.get(&id).map(|member| member.subscriber.unseen(&self.seat.topic));
+        let unseen: Vec<_> = unseen.into_iter().flatten().map(|(id, lease)| (id, Some(lease))).collect();
+        if let Some(attached) = self.remotes.remove(&id).filter(|_| !unseen.is_empty()) {
+            let back = Answer::Nack { reason: None, delay: None, release: true };
+            tokio::spawn(async move {
+                let _ = attached.remote.answer(unseen, back).await;
+                drop(attached);
+            });
+        }
+        self.remove(id);
+    }
+
     fn on_given(&mut self, id: MemberId, given: Vec<RelayGiven>) {
         let (Some(member), Some(attached)) = (self.seat.members.get_mut(&id), self.remotes.get_mut(&id)) else {
             return;
@@ -369,7 +383,7 @@ impl Follower {
                 }
                 self.seat.members.insert(member.subscriber.id, member);
             }
-            Input::Leave(id) => drop(self.remove(id)),
+            Input::Leave(id) => self.on_leave(id),
             Input::Pause(id, paused) => {
                 if let Some(member) = self.seat.members.get_mut(&id) {
                     member.paused = paused;

@@ -155,13 +155,16 @@ impl Runner {
 
     pub(super) fn on_leave(&mut self, id: MemberId) {
         let Some(member) = self.members.remove(&id) else { return };
-        member.subscriber.clear_topic(&self.topic);
+        let unseen = member.subscriber.unseen(&self.topic);
         if member.subscriber.shared {
             member.subscriber.forget_runner(&self.wake);
             member.subscriber.release(member.charged);
         }
         let now = self.core.clock.now();
         if let Some(dispatcher) = &mut self.dispatcher {
+            for (id, lease) in unseen {
+                dispatcher.on_unseen(id, lease, now, &mut self.commands);
+            }
             dispatcher.on_leave(id, now, &mut self.commands);
         }
         if self.members.is_empty() {

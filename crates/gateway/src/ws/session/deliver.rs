@@ -42,6 +42,10 @@ impl Core<'_> {
             rest = others;
             match self.subscriptions.get_mut(first.subscription) {
                 None => {}
+                // Nobody sees it, and its lease would run out unseen: it goes back, and comes again after the pause.
+                Some(subscription) if subscription.paused && subscription.about.group.is_some() => {
+                    subscription.membership.give_back(these.iter().cloned());
+                }
                 Some(subscription) if subscription.holds_back() => subscription.held.extend(these.iter().cloned()),
                 Some(subscription) => write_all(&mut self.outbox, subscription, these, &mut self.traces, now),
             }
@@ -60,7 +64,7 @@ impl Core<'_> {
         }
     }
 
-    /// Goes on with what came while subscriptions were paused, as far as there is room.
+    /// Goes on with what tails got while they were paused, as far as there is room.
     fn deliver_held(&mut self) {
         let now = self.hub.bus.now();
         let policy = self.narrowed.then(|| std::sync::Arc::clone(&self.in_force.read()));

@@ -21,8 +21,14 @@ impl Core<'_> {
             return Flow::Next;
         }
         let Frame { corr, op, request } = decode(text);
-        if op == Op::Subscribe && !self.publishes.is_empty() {
-            // A group that starts at `latest` starts after what this connection published before.
+        // A group that starts at `latest` starts after what this connection published before; and who leaves has its
+        // answers first, or it would be a member until they are saved, and get events that nobody reads.
+        let waits = match op {
+            Op::Subscribe => !self.publishes.is_empty(),
+            Op::Unsubscribe => !self.settles.is_empty(),
+            _ => false,
+        };
+        if waits && !self.leaving {
             return Flow::Hold;
         }
         // The other hub has counted its clients' frames.

@@ -15,7 +15,7 @@ pub(super) struct Subscription {
     pub(super) about: About,
     /// The beginning of its frames.
     pub(super) head: Head,
-    /// Deliveries that came while it was paused, for when it goes on.
+    /// What a tail got while it was paused, for when it goes on: there is no group to give it back to.
     pub(super) held: VecDeque<Given>,
     pub(super) paused: bool,
 }
@@ -24,13 +24,6 @@ impl Subscription {
     /// Whether a new delivery has to wait here: it is paused, or others wait before it.
     pub(super) fn holds_back(&self) -> bool {
         self.paused || !self.held.is_empty()
-    }
-}
-
-/// What was held back nobody saw: it does not count as an attempt.
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.membership.give_back(self.held.drain(..));
     }
 }
 
@@ -100,7 +93,7 @@ impl Subscriptions {
 
     /// Ends a subscription: what it holds goes back at once.
     pub(super) fn remove(&mut self, id: SubscriptionId) -> Option<About> {
-        let about = self.by_id.remove(&id)?.about.clone();
+        let about = self.by_id.remove(&id)?.about;
         self.join(&about.topic, about.group.as_ref().map(Group::as_str));
         self.by_name.remove(self.name.as_str());
         Some(about)

@@ -1,0 +1,130 @@
+//! What a subscriber was given and never saw is no attempt, and frames that come together do not trip over each other.
+
+mod ws_support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use ws_support::{Client, Server, id_of};
+
+/// Sends all frames with one write, and returns their answers and how many events came in between.
+async fn at_once(client: &mut Client, frames: &[Value]) -> (Vec<Value>, usize) {
+    for frame in frames {
+        client.feed(frame.clone()).await;
+    }
+    client.flush().await;
+    let (mut answers, mut events) = (Vec::new(), 0);
+    while answers.len() < frames.len() {
+        let frame = client.recv().await;
+        if frame["op"] == "EVENT" { events += 1 } else { answers.push(frame) }
+    }
+    (answers, events)
+}
+
+fn subscribe(opts: Value) -> Value {
+    json!({"op": "SUBSCRIBE", "topic": "t", "group": "g", "opts": opts})
+}
+
+/// Where the dead letters of `t` end.
+async fn letters(client: &mut Client) -> Value {
+    let frame = json!({"op": "SUBSCRIBE", "topic": "dlq.t", "group": "g", "opts": {"from": "latest"}});
+    client.ok(frame).await["cursor"]["seq"].clone()
+}
+
+#[tokio::test]
+async fn what_waited_for_a_subscriber_that_went_away_was_no_attempt() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    for n in 0..5 {
+        client.publish("t", json!(n)).await;
+    }
+    let leave = json!({"op": "UNSUBSCRIBE", "topic": "t", "group": "g"});
+    for _ in 0..10 {
+        let opts = json!({"from": "earliest", "maxAttempts": 1});
+        let (answers, events) = at_once(&mut client, &[subscribe(opts), leave.clone()]).await;
+        assert!(answers.iter().all(|answer| answer["op"] == "OK"));
+        assert_eq!(events, 0, "UNSUBSCRIBE is handled before the first delivery");
+    }
+    assert_eq!(letters(&mut client).await, 0, "nothing was sent, so nothing failed");
+    client.ok(subscribe(json!({"from": "earliest"}))).await;
+    for n in 0..5 {
+        let event = client.event().await;
+        assert_eq!((&event["event"]["payload"], &event["ctx"]["attempt"]), (&json!(n), &json!(1)));
+    }
+}
+
+#[tokio::test]
+async fn an_ack_and_a_leave_together_give_nothing_to_who_leaves() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    for n in 0..20 {
+        client.publish("t", json!(n)).await;
+    }
+    for n in 0..20 {
+        // Another policy each time: the member before has to be gone.
+        client.ok(subscribe(json!({"from": "earliest", "maxInFlight": 1, "maxAttempts": n % 3 + 1}))).await;
+        let event = client.event().await;
+        assert_eq!((&event["event"]["payload"], &event["ctx"]["attempt"]), (&json!(n), &json!(1)));
+        let ack = json!({"op": "ACK", "topic": "t", "group": "g", "id": id_of(&event)});
+        let leave = json!({"op": "UNSUBSCRIBE", "topic": "t", "group": "g"});
+        let (answers, _) = at_once(&mut client, &[ack, leave]).await;
+        assert!(answers.iter().all(|answer| answer["op"] == "OK"), "{answers:?}");
+    }
+    assert_eq!(letters(&mut client).await, 0);
+}
+
+#[tokio::test]
+async fn a_lease_does_not_run_out_behind_a_pause() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    client.publish("t", json!(1)).await;
+    let opts = json!({"from": "earliest", "ackTimeoutMs": 100, "maxAttempts": 1});
+    let pause = |op: &str| json!({"op": op, "topic": "t", "group": "g"});
+    at_once(&mut client, &[subscribe(opts), pause("PAUSE")]).await;
+    // Longer than the lease would have been.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    client.assert_silent().await;
+    client.ok(pause("RESUME")).await;
+    let event = client.event().await;
+    assert_eq!((&event["event"]["payload"], &event["ctx"]["attempt"]), (&json!(1), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_group_of_a_pattern_that_has_its_places_needs_no_id_to_start_after() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    client.publish("x.a", json!(1)).await;
+    let unknown = "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
+    let after = |group: &str| {
+        let opts = json!({"from": "afterId", "afterId": unknown});
+        json!({"op": "SUBSCRIBE", "topic": "x.*", "group": group, "opts": opts})
+    };
+    client.err(after("g"), "unknown_id").await;
+    let earliest = json!({"op": "SUBSCRIBE", "topic": "x.*", "group": "g", "opts": {"from": "earliest"}});
+    client.ok(earliest).await;
+    let event = client.event().await;
+    client.ok(json!({"op": "ACK", "topic": "x.*", "group": "g", "id": id_of(&event)})).await;
+    client.ok(json!({"op": "UNSUBSCRIBE", "topic": "x.*", "group": "g"})).await;
+    client.publish("x.a", json!(2)).await;
+    client.ok(after("g")).await;
+    assert_eq!(client.event().await["event"]["payload"], 2, "it goes on where it was");
+}
+
+#[tokio::test]
+async fn up_to_within_a_snapshot_counts_what_is_not_read_yet() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    // The keys come in another order than the events.
+    for n in (1..=30).rev() {
+        let opts = json!({"key": format!("k{n:02}")});
+        client.ok(json!({"op": "PUBLISH", "topic": "t", "payload": n, "opts": opts})).await;
+    }
+    client.ok(subscribe(json!({"from": "snapshot", "maxInFlight": 3}))).await;
+    let first = client.event().await;
+    assert_eq!((&first["event"]["key"], &first["event"]["seq"]), (&json!("k01"), &json!(30)));
+    client.send(json!({"op": "ACK", "topic": "t", "group": "g", "upTo": id_of(&first), "corr": "all"})).await;
+    while client.recv().await["corr"] != "all" {}
+    client.assert_silent().await;
+    client.publish("t", json!("new")).await;
+    assert_eq!(client.event().await["event"]["payload"], "new");
+}
