@@ -74,11 +74,6 @@ impl<'a> Burst<'a> {
         self.sealer.reserve(events, bytes);
     }
 
-    /// Events may be larger than the limit by as much as the hub itself adds to them.
-    pub(crate) fn allow(&mut self, more: usize) {
-        self.sealer.allow(more);
-    }
-
     /// How many units were added.
     pub fn len(&self) -> usize {
         self.units as usize

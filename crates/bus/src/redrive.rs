@@ -19,9 +19,6 @@ pub const REDRIVE_GROUP: &str = "promethean:redrive";
 const AT_ONCE: usize = 500;
 /// Refused letters that are named.
 const NAMED: usize = 10;
-/// What sending back adds to an event at most: the cause, and more digits in `ts` and `partition`. An event that the topic
-/// took must not be too large for it because of that.
-const ADDED: usize = r#","caused_by":["00000000-0000-0000-0000-000000000000"]"#.len() + 12 + 9;
 
 /// What a redrive did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,7 +174,6 @@ impl Bus {
         wanted: &Letters,
     ) -> Result<Vec<Fate>, Error> {
         let (mut burst, mut fates) = (self.burst(), Vec::with_capacity(batch.len()));
-        burst.allow(ADDED);
         for letter in batch {
             fates.push(match letter.payload_as::<Letter<'_>>() {
                 _ if state.done.contains(letter.seq) => Fate::Before,

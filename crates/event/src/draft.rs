@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::record::{Body, Spans};
 use crate::wire::{self, Marked, Place};
-use crate::{Code, EventId, IdOrigin, Invalid, Limits, Millis, NewEvent, PublishOptions, Topic, partition_of};
+use crate::{Code, EventId, IdOrigin, Invalid, Limits, Millis, NewEvent, PublishOptions, Topic, limits, partition_of};
 
 /// An event as its publisher describes it.
 #[derive(Debug, Clone)]
@@ -40,8 +40,6 @@ pub fn payload_of<T: serde::Serialize + ?Sized>(value: &T) -> Result<Box<RawValu
 #[derive(Debug)]
 pub struct Sealer {
     limits: Limits,
-    /// Bytes over the limit that an event may have.
-    more: usize,
     buffer: Vec<u8>,
     /// The events, their bodies still to be set.
     sealed: Vec<NewEvent>,
@@ -52,7 +50,7 @@ pub struct Sealer {
 impl Sealer {
     /// A sealer that keeps `limits`.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, more: 0, buffer: Vec::new(), sealed: Vec::new(), ends: Vec::new() }
+        Self { limits, buffer: Vec::new(), sealed: Vec::new(), ends: Vec::new() }
     }
 
     /// Makes room for about that many events and bytes at once.
@@ -65,11 +63,6 @@ impl Sealer {
     /// Keeps `limits` from here on.
     pub fn limit(&mut self, limits: Limits) {
         self.limits = limits;
-    }
-
-    /// Events may be larger than the limit by as much as the hub itself adds to them.
-    pub fn allow(&mut self, more: usize) {
-        self.more = more;
     }
 
     /// How many events are sealed so far.
@@ -109,7 +102,7 @@ impl Sealer {
         let spans = write_body(&mut self.buffer, draft, id, ts, partitions);
         let head = br#"{"id":"","seq":,"#.len() + 36 + 1;
         let size = self.buffer.len() - start + head;
-        if size > self.limits.max_event_bytes.saturating_add(self.more) {
+        if size > self.limits.max_event_bytes && size > self.limits.max_event_bytes.saturating_add(added(draft)) {
             self.buffer.truncate(start);
             let message = format!(
                 "the event has {size} bytes, the limit is {}; send a reference instead, or raise max_event_bytes",
@@ -137,6 +130,12 @@ impl Sealer {
         }
         self.sealed
     }
+}
+
+/// By how much an event may be over the limit because of what a hub adds to events.
+fn added(draft: &Draft<'_>) -> usize {
+    let cause = if draft.options.caused_by.is_empty() { 0 } else { limits::SENT_BACK_BYTES };
+    limits::Around::of(draft.topic.as_str()).bytes + cause
 }
 
 fn write_body(out: &mut Vec<u8>, draft: &Draft<'_>, id: EventId, ts: Millis, partitions: u32) -> Spans {

@@ -29,6 +29,12 @@ pub fn too_deep(json: &[u8]) -> bool {
     deeper_than(json, limits::MAX_DEPTH)
 }
 
+/// Whether a payload nests deeper than the contract allows on this topic.
+pub fn too_deep_on(topic: &str, payload: &str) -> bool {
+    too_deep(payload.as_bytes())
+        && deeper_than(payload.as_bytes(), limits::MAX_DEPTH + limits::Around::of(topic).levels)
+}
+
 /// Whether `json` nests deeper than `levels`.
 pub(crate) fn deeper_than(json: &[u8], levels: usize) -> bool {
     json.len() > 2 * levels && opening(json) > levels && depth(json) > levels
@@ -72,7 +78,15 @@ fn depth(json: &[u8]) -> usize {
 /// # Errors
 /// The parser's words, or that it nests too deep.
 pub fn value(text: &str) -> Result<&RawValue, String> {
-    if too_deep(text.as_bytes()) {
+    value_on("", text)
+}
+
+/// As [`value`], for a payload on this topic: what a hub has put around another event there may nest deeper.
+///
+/// # Errors
+/// As of [`value`].
+pub fn value_on<'a>(topic: &str, text: &'a str) -> Result<&'a RawValue, String> {
+    if too_deep_on(topic, text) {
         return Err(format!("nests deeper than {} levels", limits::MAX_DEPTH));
     }
     serde_json::from_str(text).map_err(|error| error.to_string())

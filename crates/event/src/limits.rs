@@ -33,6 +33,46 @@ pub const MAX_FILTER_VALUES: usize = 1_000;
 /// Largest integer that every JSON reader keeps exactly (2^53 − 1); times and the like stay below it.
 pub const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
+/// By how much an event may be over the limits because the hub has put something around another: a dead letter has the
+/// original in it, an entry of a snapshot the payload. What the hub itself has written can be brought to another hub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Around {
+    /// Bytes of the event.
+    pub bytes: usize,
+    /// Levels of its payload's JSON.
+    pub levels: usize,
+}
+
+impl Around {
+    /// More than what a dead letter or an entry of a snapshot adds: a key (twice, and six bytes for each of its own where
+    /// it has to be escaped), names, the reason, numbers.
+    const BYTES: usize = 16 * 1024;
+    /// The most levels that any topic adds.
+    pub const MOST_LEVELS: usize = 8;
+
+    /// What may be added on the topic of this name.
+    pub fn of(topic: &str) -> Self {
+        let mut around = Self::default();
+        let mut rest = topic;
+        if let Some(original) = rest.strip_prefix(crate::topic::DEAD_LETTER) {
+            // The letter, and the event in it.
+            around = Self { bytes: Self::BYTES, levels: 2 };
+            rest = original;
+        }
+        while let Some(state) = rest.strip_suffix(crate::topic::SNAPSHOT)
+            && around.levels < Self::MOST_LEVELS
+        {
+            around = Self { bytes: around.bytes + Self::BYTES, levels: around.levels + 1 };
+            rest = state;
+        }
+        around
+    }
+}
+
+/// What sending a dead letter back adds to an event at most: the cause, and more digits in `ts` and `partition`. An event
+/// that the topic took must not be too large for it because of that.
+pub const SENT_BACK_BYTES: usize = r#","caused_by":["00000000-0000-0000-0000-000000000000"]"#.len() + 12 + 9;
+
 /// The limits an operator may set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::{Code, Invalid, limits};
 
-const DEAD_LETTER: &str = "dlq.";
-const SNAPSHOT: &str = ".snapshot";
+pub(crate) const DEAD_LETTER: &str = "dlq.";
+pub(crate) const SNAPSHOT: &str = ".snapshot";
 
 /// A topic's name: dot-separated segments of `A-Z a-z 0-9 _ -`, at most 255 bytes.
 ///

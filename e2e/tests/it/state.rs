@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use promethean_e2e::{Hub, Setup, Wire, get};
+use promethean_e2e::{Hub, Setup, Wire, get, request};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -20,6 +20,15 @@ async fn until(what: &str, hub: &Hub, path: &str, done: impl Fn(&Value) -> bool)
             return answer;
         }
         assert!(started.elapsed() < PATIENCE, "in vain: {what}; the last answer was {answer}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until the topic has an event.
+async fn until_there(hub: &Hub, topic: &str) {
+    let started = Instant::now();
+    while events_of(hub, topic).await.is_empty() {
+        assert!(started.elapsed() < PATIENCE, "in vain: an event on {topic}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -167,4 +176,52 @@ async fn an_export_takes_memory_that_does_not_grow_with_what_is_exported() {
     assert_eq!(lines, EVENTS as u64);
     let grown = most.saturating_sub(before) / 1024 / 1024;
     assert!(grown < 64, "{grown} MiB more while 130 MB were exported");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_hub_has_put_around_events_at_the_limits_is_exported_and_imported_too() {
+    const LIMIT: usize = 4096;
+    let start = || Setup::memory().env("PROMETHEAN_MAX_EVENT_BYTES", &LIMIT.to_string()).start();
+    let (one, two) = (start(), start());
+    let mut wire = Wire::connect(one.ws).await;
+    // As deep as a payload may be, as large as an event may be, and a key that is longer in JSON.
+    let deep = |fill: usize| (0..128).fold(json!("x".repeat(fill)), |inner, _| json!([inner]));
+    let publish = |payload: Value| json!({"op": "PUBLISH", "topic": "a", "payload": payload, "opts": {"key": "\u{1}".repeat(200)}});
+    let mut most = LIMIT;
+    while wire.call(publish(deep(most))).await["op"] == "ERR" {
+        most -= 1;
+    }
+    assert!(most > 1_000, "{most}");
+    let opts = json!({"from": "earliest", "maxAttempts": 1});
+    wire.ok(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g", "opts": opts})).await;
+    let id = wire.expect("EVENT").await["event"]["id"].clone();
+    wire.ok(json!({"op": "NACK", "topic": "a", "group": "g", "id": id, "reason": "\u{1}".repeat(300)})).await;
+    until_there(&one, "dlq.a").await;
+    let redriven = request(one.ops, "POST", "/dlq/redrive?topic=a", &[], b"{}").await.json();
+    assert_eq!(redriven["redriven"], 1, "{redriven}");
+    let settings = br#"{"snapshot": true, "snapshotIntervalMs": 1000}"#;
+    assert_eq!(request(one.ops, "PUT", "/settings?topic=a", &[], settings).await.status, 200);
+    until_there(&one, "a.snapshot").await;
+
+    for topic in ["a", "dlq.a", "a.snapshot"] {
+        let export = |hub: &Hub| {
+            let server = format!("http://{}", hub.ops);
+            promethean_e2e::run(&["export", topic, "--server", &server]).stdout
+        };
+        let exported = export(&one);
+        let largest = exported.split(|byte| *byte == b'\n').map(<[u8]>::len).max().unwrap_or(0);
+        assert!(largest > LIMIT + 20, "{topic}: {largest} bytes are not over the limit");
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("exported").display().to_string();
+        std::fs::write(&file, &exported).expect("written");
+        let imported = promethean_e2e::run(&["import", &file, "--server", &format!("http://{}", two.ops)]);
+        assert!(imported.status.success(), "{topic}: {imported:?}");
+        assert_eq!(export(&two), exported, "{topic}");
+    }
+    // A client may send no more than before.
+    let mut wire = Wire::connect(two.ws).await;
+    for payload in [deep(most + 1), json!([deep(1)])] {
+        let refused = wire.call(publish(payload)).await;
+        assert_eq!(refused["op"], "ERR", "{refused}");
+    }
 }

@@ -371,12 +371,15 @@ pub fn decode(text: &str) -> Frame<'_> {
 /// Whether it is for the payloads to say if a frame nests too deep: what stands around them does not count, or an event
 /// that came alone could not be sent in a batch.
 fn may_be_deep(op: Op, text: &str) -> bool {
-    op == Op::Publish && !json::deeper_than(text.as_bytes(), limits::MAX_DEPTH + publish::LEVELS)
+    let most = limits::MAX_DEPTH + limits::Around::MOST_LEVELS + publish::LEVELS;
+    op == Op::Publish && !json::deeper_than(text.as_bytes(), most)
 }
 
 fn shallow(request: Request<'_>) -> Result<Request<'_>, Invalid> {
     match &request {
-        Request::Publish(publish) if publish.payloads().any(|payload| json::too_deep(payload.get().as_bytes())) => {
+        Request::Publish(publish)
+            if publish.payloads().any(|payload| json::too_deep_on(&publish.topic, payload.get())) =>
+        {
             Err(too_deep("payload"))
         }
         _ => Ok(request),

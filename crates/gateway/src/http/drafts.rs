@@ -65,6 +65,7 @@ pub(super) fn read<'a>(
         payload: Cow::Borrowed(payload),
         options: options.clone(),
     };
+    let value = |text: &'a str, what: &str| value(topic, text, what);
     match format {
         Format::Json => Ok(vec![with(value(text(body)?, "the body")?)]),
         Format::Ndjson => {
@@ -97,8 +98,9 @@ pub(super) fn text(body: &[u8]) -> Result<&str, Rejection> {
     simdutf8::basic::from_utf8(body).map_err(|_| Rejection::new(Code::BadJson, "the body is not UTF-8"))
 }
 
-fn value<'a>(text: &'a str, what: &str) -> Result<&'a RawValue, Rejection> {
-    json::value(text).map_err(|error| Rejection::new(Code::BadJson, format!("{what} is not JSON: {error}")))
+fn value<'a>(topic: &Topic, text: &'a str, what: &str) -> Result<&'a RawValue, Rejection> {
+    json::value_on(topic.as_str(), text)
+        .map_err(|error| Rejection::new(Code::BadJson, format!("{what} is not JSON: {error}")))
 }
 
 /// What the query and the headers say of every event of the body.
@@ -112,7 +114,7 @@ fn options<'a>(format: Format, query: &'a Query, headers: &'a HeaderMap) -> Resu
     Ok(PublishOptions {
         id,
         ts: query.number("ts")?.map(Millis),
-        key: query.one("key")?.map(Cow::Borrowed),
+        key: query.once("key")?.map(Cow::Borrowed),
         headers: kept(format, headers)?,
         tags: query.all("tag")?.into_iter().map(Cow::Borrowed).collect(),
         caused_by: caused_by.collect::<Result<_, _>>()?,

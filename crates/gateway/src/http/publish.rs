@@ -8,6 +8,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use http::HeaderMap;
 use promethean_bus::{Placed, Published};
+use promethean_event::limits::Around;
 use promethean_event::{Code, Topic};
 use serde::Serialize;
 
@@ -44,7 +45,8 @@ pub(super) async fn publish(
     let topic = topic_of(path)?;
     caller.may(Action::Publish, &topic)?;
     let format = Format::of(&headers);
-    let most = if format.is_batch() { hub.config.max_frame_bytes } else { hub.config.max_event_bytes };
+    let single = hub.config.max_event_bytes.saturating_add(Around::of(topic.as_str()).bytes);
+    let most = if format.is_batch() { hub.config.max_frame_bytes } else { single };
     let body = read_body(body, most).await?;
     let batch = format.is_batch();
     let mut burst = hub.bus.burst();

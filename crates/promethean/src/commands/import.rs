@@ -309,9 +309,10 @@ fn parse(line: &[u8], topic: Option<&str>) -> Result<Option<Parsed>, Failure> {
     let fields: Fields<'_> = serde_json::from_str(text).map_err(|error| no_event(error.to_string()))?;
     let missing = |name: &str| no_event(format!("it has no {name}"));
     let topic = topic.map(str::to_owned).or_else(|| parsed.topic.map(Cow::into_owned));
+    let on = topic.clone().unwrap_or_default();
     let payload = match (parsed.payload_text, parsed.payload) {
-        (Some(text), _) => json::value(&text).map_err(no_event)?.to_owned(),
-        (None, Some(raw)) => json::value(raw.get()).map_err(no_event)?.to_owned(),
+        (Some(text), _) => json::value_on(&on, &text).map_err(no_event)?.to_owned(),
+        (None, Some(raw)) => json::value_on(&on, raw.get()).map_err(no_event)?.to_owned(),
         (None, None) => return Err(missing("payload")),
     };
     let owned = |text: Cow<'_, str>| -> Cow<'static, str> { Cow::Owned(text.into_owned()) };
