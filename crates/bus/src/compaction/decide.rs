@@ -84,8 +84,9 @@ impl Situation {
     /// The changes, unless something may have gone without leaving an event after the cursor: then everything.
     pub(super) fn plan(&self) -> Plan {
         let Some(after) = self.cursor else { return Plan::Everything };
-        // Retention took events away: with them keys may have gone that nothing after the cursor tells of.
-        if self.retention && self.first_then != Some(self.first) {
+        // Retention took events away: with them keys may have gone that nothing after the cursor tells of. Without
+        // compaction nothing else does that, so also where it was turned off since.
+        if (self.retention || self.grace.is_none()) && self.first_then != Some(self.first) {
             return Plan::Everything;
         }
         if self.last <= after {
@@ -194,6 +195,7 @@ mod tests {
             ("tombstones may have come and gone", Situation { since: Some(1800 * SECOND), ..running() }),
             ("a restart with news", Situation { since: None, first_then: None, ..running() }),
             ("retention moved the start", Situation { retention: true, first: 2, ..running() }),
+            ("retention moved the start, and was turned off", Situation { grace: None, first: 2, ..running() }),
             ("retention, and a restart", Situation { retention: true, first_then: None, last: 10, ..running() }),
         ];
         for (why, situation) in everything {

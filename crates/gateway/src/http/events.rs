@@ -128,6 +128,10 @@ async fn subscribe(
     Ok(membership)
 }
 
+/// Why a stream ends, where nothing is wrong with it.
+const SHUTTING_DOWN: &str = "shutting_down: connect again in a moment";
+const TOKEN_EXPIRED: &str = "token_expired: connect again with a new token";
+
 impl Tail {
     /// The next piece; none at the end.
     async fn chunk(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
@@ -144,6 +148,13 @@ impl Tail {
     async fn next(&mut self) -> Vec<u8> {
         let mut given = Vec::new();
         loop {
+            // Also where there is always something to send: a reader may be slower than the log.
+            if self.draining.has_begun() {
+                return self.end(SHUTTING_DOWN);
+            }
+            if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return self.end(TOKEN_EXPIRED);
+            }
             self.inbox.take(EVENTS_AT_ONCE, BYTES_AT_ONCE, self.hub.bus.now(), &mut given);
             if !given.is_empty() {
                 return text(&given, self.resumable);
@@ -155,10 +166,10 @@ impl Tail {
             let alarm = self.deadline.unwrap_or(keep_alive).min(keep_alive);
             tokio::select! {
                 () = self.inbox.ready() => {}
-                () = self.draining.begun() => return self.end("shutting_down: connect again in a moment"),
+                () = self.draining.begun() => return self.end(SHUTTING_DOWN),
                 () = sleep_until(alarm) => {
                     if self.deadline == Some(alarm) {
-                        return self.end("token_expired: connect again with a new token");
+                        return self.end(TOKEN_EXPIRED);
                     }
                     return b": keep-alive\n\n".to_vec();
                 }

@@ -5,6 +5,7 @@
 //! refused by whoever reads it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -29,6 +30,9 @@ const PIECE: usize = 256 * 1024;
 /// Pieces that wait for the reader.
 const AHEAD: usize = 4;
 
+/// When whoever finds another backup under way may ask again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 type Pieces = mpsc::Sender<Result<Bytes, String>>;
 
 pub(super) async fn backup(State(hub): State<Arc<Hub>>, caller: Caller) -> Result<Response, Rejection> {
@@ -39,7 +43,10 @@ pub(super) async fn backup(State(hub): State<Arc<Hub>>, caller: Caller) -> Resul
     for topic in hub.bus.store().topics().await.map_err(unreadable)? {
         caller.may(Action::Admin, &topic)?;
     }
-    let busy = |_| Rejection::new(Code::RateLimited, "another backup is under way: wait until it is done");
+    let busy = |_| Rejection {
+        retry_after: Some(LOOK_AGAIN),
+        ..Rejection::new(Code::RateLimited, "another backup is under way: wait until it is done")
+    };
     let turn = TURN.try_acquire().map_err(busy)?;
     let (pieces, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
