@@ -235,10 +235,9 @@ impl Inner {
                 if self.joined.lock().topics.contains(&topic) {
                     return Ok(Some(topic));
                 }
-                if self.selects(&topic) && !self.may_see(&topic) {
-                    return Err(out_of_reach(id));
-                }
-                Ok(None)
+                // Only to who has seen it: others are not told that there is such an event.
+                let seen = self.subscriber.topics_of(&[id], false).contains(&Some(topic.clone()));
+                if seen && !self.may_see(&topic) { Err(out_of_reach(id)) } else { Ok(None) }
             }
         }
     }

@@ -59,6 +59,9 @@ async fn the_query_gives_the_optional_fields() {
     let event = events(&hub, "a").await.remove(0);
     assert_eq!((&event["key"], &event["ts"], &event["sid"]), (&json!("k 1"), &json!(5), &json!("s")));
     assert_eq!((&event["tags"], &event["caused_by"]), (&json!(["#x", "y"]), &json!([OTHER_ID, ID])));
+    hub.post("/publish/b?key=&sid=", "1").await.ok();
+    let empty = events(&hub, "b").await.remove(0);
+    assert_eq!((&empty["key"], empty.get("sid")), (&json!(""), None), "the empty key is a key like others");
 }
 
 #[tokio::test]

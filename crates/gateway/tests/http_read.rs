@@ -490,6 +490,25 @@ async fn the_drain_ends_tails_and_refuses_requests() {
 }
 
 #[tokio::test]
+async fn the_drain_ends_a_tail_that_still_has_much_to_send() {
+    const EVENTS: usize = 2_000;
+    let hub = open_hub().await;
+    let payload = format!("\"{}\"", "x".repeat(20_000));
+    for _ in 0..EVENTS {
+        publish(&hub, "a", &payload, PublishOptions::default()).await;
+    }
+    let mut sse = Sse::open(&hub, "/events/a?from=earliest", &[]).await;
+    hub.hub.drain.begin();
+    let (mut sent, mut last) = (0, String::new());
+    while let Some(block) = sse.block().await {
+        sent += usize::from(block.contains("data: "));
+        last = block;
+    }
+    assert!(last.starts_with(": shutting_down"), "{} events, then {:.80}", sent, last);
+    assert!(sent < EVENTS, "it was all sent first");
+}
+
+#[tokio::test]
 async fn a_tail_whose_client_has_gone_is_gone_too() {
     let edge = EdgeConfig { ping_every: Duration::from_millis(20), ..EdgeConfig::default() };
     let hub = Setup { edge, ..Setup::default() }.start(router).await;
