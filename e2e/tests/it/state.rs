@@ -184,11 +184,11 @@ async fn what_a_hub_has_put_around_events_at_the_limits_is_exported_and_imported
     let start = || Setup::memory().env("PROMETHEAN_MAX_EVENT_BYTES", &LIMIT.to_string()).start();
     let (one, two) = (start(), start());
     let mut wire = Wire::connect(one.ws).await;
-    // As deep as a payload may be, as large as an event may be, and a key that is longer in JSON.
-    let deep = |fill: usize| (0..128).fold(json!("x".repeat(fill)), |inner, _| json!([inner]));
+    // As large as an event may be, and a key that is longer in JSON.
+    let large = |fill: usize| json!("x".repeat(fill));
     let publish = |payload: Value| json!({"op": "PUBLISH", "topic": "a", "payload": payload, "opts": {"key": "\u{1}".repeat(200)}});
     let mut most = LIMIT;
-    while wire.call(publish(deep(most))).await["op"] == "ERR" {
+    while wire.call(publish(large(most))).await["op"] == "ERR" {
         most -= 1;
     }
     assert!(most > 1_000, "{most}");
@@ -203,25 +203,41 @@ async fn what_a_hub_has_put_around_events_at_the_limits_is_exported_and_imported
     assert_eq!(request(one.ops, "PUT", "/settings?topic=a", &[], settings).await.status, 200);
     until_there(&one, "a.snapshot").await;
 
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("exported").display().to_string();
+    let export = |hub: &Hub, topic: &str| {
+        promethean_e2e::run(&["export", topic, "--server", &format!("http://{}", hub.ops)]).stdout
+    };
+    let import = |lines: &[u8]| {
+        std::fs::write(&file, lines).expect("written");
+        promethean_e2e::run(&["import", &file, "--server", &format!("http://{}", two.ops)])
+    };
     for topic in ["a", "dlq.a", "a.snapshot"] {
-        let export = |hub: &Hub| {
-            let server = format!("http://{}", hub.ops);
-            promethean_e2e::run(&["export", topic, "--server", &server]).stdout
-        };
-        let exported = export(&one);
+        let exported = export(&one, topic);
         let largest = exported.split(|byte| *byte == b'\n').map(<[u8]>::len).max().unwrap_or(0);
         assert!(largest > LIMIT + 20, "{topic}: {largest} bytes are not over the limit");
-        let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("exported").display().to_string();
-        std::fs::write(&file, &exported).expect("written");
-        let imported = promethean_e2e::run(&["import", &file, "--server", &format!("http://{}", two.ops)]);
+        let imported = import(&exported);
         assert!(imported.status.success(), "{topic}: {imported:?}");
-        assert_eq!(export(&two), exported, "{topic}");
+        assert_eq!(export(&two, topic), exported, "{topic}");
+    }
+    // A payload of 128 levels, inside what the hub puts around it.
+    for (topic, levels) in [("b", 128), ("dlq.b", 130), ("b.snapshot", 129), ("dlq.b.snapshot", 131)] {
+        let line = |levels: usize| {
+            let (id, payload) = (uuid_of(topic), format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
+            format!("{{\"id\":\"{id}\",\"seq\":1,\"ts\":5,\"topic\":\"{topic}\",\"payload\":{payload}}}\n")
+        };
+        assert!(!import(line(levels + 1).as_bytes()).status.success(), "{topic}");
+        let imported = import(line(levels).as_bytes());
+        assert!(imported.status.success(), "{topic}: {imported:?}");
+        assert_eq!(export(&two, topic).iter().filter(|byte| **byte == b'[').count(), levels, "{topic}");
     }
     // A client may send no more than before.
-    let mut wire = Wire::connect(two.ws).await;
-    for payload in [deep(most + 1), json!([deep(1)])] {
-        let refused = wire.call(publish(payload)).await;
-        assert_eq!(refused["op"], "ERR", "{refused}");
-    }
+    let refused = Wire::connect(two.ws).await.call(publish(large(most + 2))).await;
+    assert_eq!(refused["code"], "too_large", "{refused}");
+}
+
+/// An id that each name has for itself.
+fn uuid_of(name: &str) -> String {
+    let number = name.bytes().fold(7_u64, |number, byte| number.wrapping_mul(31) + u64::from(byte));
+    format!("00000000-0000-4000-8000-{:012x}", number & 0xffff_ffff_ffff)
 }

@@ -26,6 +26,7 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
       _up: () => subs.forEach((sub) => sub._up()),
       _down: () => subs.forEach((sub) => sub._down()),
       _failed: (error) => subs.forEach((sub) => sub._fail(error)),
+      _wanted: () => subs.size > 0,
       _frame: (frame) => this._frame(frame),
     });
   }

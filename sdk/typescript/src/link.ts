@@ -26,6 +26,8 @@ export interface Listener {
   _down(): void;
   /** No other one will come. */
   _failed(error: Error): void;
+  /** Whether it needs a connection, also where nobody calls. */
+  _wanted(): boolean;
   /** A frame that answers no call. */
   _frame(frame: Frame): void;
 }
@@ -62,7 +64,7 @@ export class Link {
     return new Promise((resolve, reject) => {
       const timer = limit && setTimeout(() => {
         this._waiters.delete(waiter);
-        if (!this._waiters.size && !this.pending) this._stop("idle");
+        if (!this._waiters.size && !this.pending && !this._listener._wanted()) this._stop("idle");
         reject(new PromError("connect_failed", `no connection to ${this.url} within ${limit} ms`, { cause: this._lastError }));
       }, limit);
       const waiter = (error?: Error) => {
@@ -115,6 +117,21 @@ export class Link {
       if (publish && full) this._queue.push(call);
       else this._send(call);
       if (publish) this.wake();
+    });
+  }
+
+  /** Sleeps; ends as a call does when the connection does, so that what follows stays on this one. */
+  sleep(ms: number): Promise<void> {
+    if (this.state !== "open") return Promise.reject(new PromError("disconnected", "there is no connection"));
+    const corr = ++this._corr;
+    return new Promise((resolve, reject) => {
+      const done = (error?: Error) => {
+        clearTimeout(timer);
+        this._calls.delete(corr);
+        error ? reject(error) : resolve();
+      };
+      const timer = setTimeout(done, ms);
+      this._calls.set(corr, { _corr: corr, _publish: false, _text: "", _done: done });
     });
   }
 
@@ -177,7 +194,7 @@ export class Link {
         clearTimeout(this._timers.dial);
         this._attempt = this._refused = 0;
         this._known = true;
-        this._set("open");
+        this.state = "open"; // told last: what the caller does then comes after what waited
         this._renewAt(answer!.exp);
         this._heard = Date.now();
         this._watch();
@@ -189,6 +206,7 @@ export class Link {
         this._fill();
         for (const waiter of this._waiters) waiter();
         this._waiters.clear();
+        this.options.onState?.("open");
       },
     });
     this._socket!.send(JSON.stringify(secret === undefined ? { op: "PING", corr } : { op: "AUTH", token: secret, corr }));
@@ -264,7 +282,7 @@ export class Link {
   private _tooLarge(): void {
     const size = ({ _text }: Call) => new TextEncoder().encode(_text).length;
     const [call] = [...this._calls.values()].sort((a, b) => size(b) - size(a));
-    call?._done(new PromError("too_large", `the frame has ${size(call)} bytes, more than the hub's max_frame_bytes: send less at once, or raise that limit${
+    if (call?._text) call._done(new PromError("too_large", `the frame has ${size(call)} bytes, more than the hub's max_frame_bytes: send less at once, or raise that limit${
       call._unknown ? "; whether it was stored before, when a connection was lost, is unknown" : ""}`));
   }
 

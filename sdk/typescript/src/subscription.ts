@@ -72,12 +72,12 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   /** Stops deliveries until `resume`. */
   pause(): Promise<void> {
     this._paused = true;
-    return this._tell("PAUSE");
+    return this._tell();
   }
 
   resume(): Promise<void> {
     this._paused = false;
-    return this._tell("RESUME");
+    return this._tell();
   }
 
   /**
@@ -90,7 +90,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     const waiting = this._queue.splice(0);
     for (const delivery of waiting) this._active.delete(delivery.event.id);
     await this._asking; // what the hub is about to grant has to be given up, too
-    if (this._live) await this._tell("PAUSE").catch(() => {});
+    await this._tell().catch(() => {});
     if (this._live && this.group && waiting.length)
       await this._call("NACK", { ids: waiting.map((d) => d.event.id), release: true }).catch(() => {});
     this._wanted?.();
@@ -140,7 +140,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
         if (this._ended) return;
         this._live = this._known = true;
         this._isReady(answer.cursor);
-        if (this._paused || this._stopping) this._quiet(this._tell("PAUSE"));
+        if (this._paused || this._stopping) this._quiet(this._tell());
         this._flush();
       },
       (error: PromError) => {
@@ -195,7 +195,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
       if (this.group) this._active.set(event.id, delivery);
       this._queue.push(delivery);
     }
-    if (!this.group && this._queue.length >= TAIL_HIGH_WATER && !this._held) this._hold("PAUSE");
+    if (!this.group && this._queue.length >= TAIL_HIGH_WATER && !this._held) this._hold(true);
     this._pump();
   }
 
@@ -213,26 +213,28 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     return { opts };
   }
 
-  /** A call that waits and repeats itself when the hub asks for patience. */
-  private async _call(op: string, fields: object): Promise<Frame> {
+  /** A call that waits and repeats itself when the hub asks for patience, on the same connection. */
+  private async _call(op: string | (() => string), fields: object): Promise<Frame> {
     for (;;) {
       try {
         const group = this.group === undefined ? {} : { group: this.group };
-        return await this._link.call({ op, topic: this.topic, ...group, ...fields });
+        return await this._link.call({ op: typeof op === "string" ? op : op(), topic: this.topic, ...group, ...fields });
       } catch (error) {
         if ((error as PromError).code !== "rate_limited") throw error;
-        await new Promise((resolve) => setTimeout(resolve, (error as PromError).retryAfterMs ?? 1_000));
+        await this._link.sleep((error as PromError).retryAfterMs ?? 1_000);
+        if (this._ended) throw error; // another one may have its name by now
       }
     }
   }
 
-  private async _tell(op: "PAUSE" | "RESUME"): Promise<void> {
-    if (this._live) await this._call(op, {});
+  /** Tells the hub what is wanted when the frame leaves: one that had to wait must not undo a later one. */
+  private async _tell(): Promise<void> {
+    if (this._live) await this._call(() => this._paused || this._held || this._stopping ? "PAUSE" : "RESUME", {});
   }
 
-  private _hold(op: "PAUSE" | "RESUME"): void {
-    this._held = op === "PAUSE";
-    if (!this._paused) this._quiet(this._tell(op));
+  private _hold(held: boolean): void {
+    this._held = held;
+    if (!this._paused) this._quiet(this._tell());
   }
 
   private _quiet(promise: Promise<unknown>): void {
@@ -252,7 +254,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   private _take(): Delivery<T> | undefined {
     for (;;) {
       const next = this._queue.shift();
-      if (this._held && this._queue.length < TAIL_HIGH_WATER / 2) this._hold("RESUME");
+      if (this._held && this._queue.length < TAIL_HIGH_WATER / 2) this._hold(false);
       if (!next || next._deadline > Date.now()) return next;
       this._active.delete(next.event.id); // its lease ran out while it waited: the hub has given it out again
     }

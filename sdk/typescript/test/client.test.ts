@@ -1,6 +1,6 @@
 // What the scenarios cannot see from outside: frames on the wire, bounds, and links that fail in particular ways.
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { EventClient, PromClient, PromError, uuidv7, type ClientOptions, type Delivery } from "../src/index.js";
+import { EventClient, PromClient, PromError, uuidv7, type ClientOptions, type Delivery, type Published } from "../src/index.js";
 import { FakeHub, Refusal } from "./fake-hub.js";
 import { sleep, until } from "./scenarios.js";
 
@@ -12,6 +12,7 @@ const make = (options: ClientOptions | string = {}) => {
   return client;
 };
 const ops = (op: string) => hub.frames.filter((frame) => frame.op === op);
+const cut = () => { for (const conn of hub.conns) conn.socket.terminate(); };
 const codeOf = (promise: Promise<unknown>) => promise.then(() => "no error", (error) => error.code ?? error);
 
 beforeEach(async () => { hub = await new FakeHub().start(); });
@@ -57,6 +58,30 @@ describe("publishing", () => {
     expect([seq, duplicate, hub.log("t").length], "a resend is no duplicate").toEqual([1, undefined, 1]);
     const [a, b] = ops("PUBLISH");
     expect(a!.opts.id).toBe(b!.opts.id);
+  });
+
+  it("sends what waited before what onState publishes, and that once", async () => {
+    const { id } = hub.append("u", "there already");
+    const made: Promise<Published>[] = [];
+    const client = make({
+      backoffMs: [10, 20],
+      onState: (state) => {
+        if (!made.length) return;
+        if (state === "connecting") made.push(client.publish("t", 3)); // waits for the connection
+        else if (state === "open") made.push(client.publish("u", 4, { id }));
+      },
+    });
+    await client.connect();
+    hub.intercept = () => new Promise(() => {});
+    made.push(client.publish("t", 1), client.publish("t", 2));
+    await until("two are in flight", () => ops("PUBLISH").length === 2);
+    hub.frames = [];
+    hub.intercept = undefined;
+    cut();
+    await until("all four are made", () => made.length === 4);
+    const answers = await Promise.all(made);
+    expect(ops("PUBLISH").map((frame) => frame.payload)).toEqual([1, 2, 3, 4]);
+    expect(answers[3]!.duplicate, "sent once: that it was there already is no resend").toBe(true);
   });
 
   it("waits out a hub that is shutting down", async () => {
@@ -132,6 +157,29 @@ describe("the connection", () => {
     await hub.start();
   });
 
+  it("comes back for subscriptions also when a call has waited for connectTimeoutMs in vain", async () => {
+    const options = { backoffMs: [10, 20] as [number, number], connectTimeoutMs: 100 };
+    const client = make(options);
+    const seen: unknown[] = [];
+    const sub = await client.subscribe("t", "g", (event) => void seen.push(event.payload));
+    await hub.kill();
+    await until("the loss is seen", () => client.state === "connecting");
+    const early = new EventClient(hub.url, options);
+    clients.push(early);
+    void early.subscribe("t", "early", (event) => void seen.push(event.payload), { from: "earliest" });
+    expect(await codeOf(client.ack("t", "g", uuidv7()))).toBe("connect_failed");
+    expect(await codeOf(early.connect())).toBe("connect_failed");
+    expect([client.state, early.state]).toEqual(["connecting", "connecting"]);
+    await hub.start();
+    hub.append("t", 1);
+    await until("the event, for both", () => seen.length === 2);
+    await sub.unsubscribe();
+    await hub.kill();
+    await until("the loss is seen", () => client.state === "connecting");
+    expect([await codeOf(client.connect()), client.state], "nobody is left to come back for").toEqual(["connect_failed", "idle"]);
+    await hub.start();
+  });
+
   it("notices a link that is dead without a close, by silence", async () => {
     const client = make({ pingMs: 50, backoffMs: [10, 20] });
     await client.connect();
@@ -197,6 +245,15 @@ describe("subscriptions", () => {
     expect(ops("SUBSCRIBE")[0]!.opts).toEqual({ batch: true, from: "earliest" });
     expect(ops("ACK").length).toBeLessThan(5);
     expect(seen).toEqual(Array.from({ length: 50 }, (_, n) => n));
+  });
+
+  it("are asked for once when onState begins them", async () => {
+    let sub: Promise<unknown> | undefined;
+    const client = make({ onState: (state) => { if (state === "open") sub = client.subscribe("t", "g", () => {}); } });
+    await client.connect();
+    await sub;
+    await client.unsubscribe("t", "g");
+    expect(ops("SUBSCRIBE").length).toBe(1);
   });
 
   it("do not start a second handler for an event that is delivered again while the first one runs", async () => {
@@ -270,8 +327,10 @@ describe("subscriptions", () => {
     const publisher = make({ window: 1_000 });
     for (let n = 0; n < 15; n++) await publisher.publishBatch("t", Array.from({ length: 100 }, () => ({ payload: n })));
     await until("it is paused", () => ops("PAUSE").length === 1);
+    await sub.resume();
+    expect(ops("RESUME").length, "it is as full as before").toBe(0);
     let count = 0;
-    for await (const _ of sub) if (++count === 1_000) break;
+    for await (const _ of sub) if (++count === 1_100) break; // of at most 1 500: less than half of the mark is left
     expect(ops("RESUME").length).toBe(1);
   });
 
@@ -447,6 +506,65 @@ describe("subscriptions", () => {
     await client.subscribe("t", "g", () => {});
     await client.publish("t", 1);
     await until("acked in the end", () => hub.group("t", "g", 0).done.has(1));
+  });
+
+  /** The hub asks for patience with the first frame of this kind. */
+  const refuseOnce = (op: string, ms: number, then = () => {}) => {
+    let refused = false;
+    hub.intercept = (frame) => {
+      if (frame.op !== op || refused) return;
+      refused = true;
+      setTimeout(then, 10);
+      throw new Refusal("rate_limited", "slower", { retry_after_ms: ms });
+    };
+  };
+
+  it("ask once per connection, also when the hub limited their rate on the one before", async () => {
+    const client = make({ backoffMs: [2, 5] });
+    const seen: unknown[] = [];
+    await client.subscribe("t", "g", (event) => void seen.push(event.payload));
+    refuseOnce("SUBSCRIBE", 100, cut);
+    cut();
+    await until("the third connection", () => ops("SUBSCRIBE").length === 3);
+    await sleep(150);
+    await client.publish("t", 1);
+    await until("the event", () => seen.length === 1);
+    expect(ops("SUBSCRIBE").length).toBe(3);
+  });
+
+  it("do not wait out a limited rate on a connection that is gone", async () => {
+    const client = make({ backoffMs: [2, 5] });
+    const sub = await client.subscribe("t", "g", () => {});
+    refuseOnce("UNSUBSCRIBE", 60_000, cut);
+    await sub.unsubscribe();
+    await client.subscribe("t", "g", () => {});
+    expect([ops("SUBSCRIBE").length, hub.group("t", "g", 0).members.length]).toEqual([2, 1]);
+  });
+
+  it("are not paused by a delayed PAUSE after they were resumed", async () => {
+    const client = make();
+    const seen: unknown[] = [];
+    const sub = await client.subscribe("t", "g", (event) => void seen.push(event.payload));
+    refuseOnce("PAUSE", 50);
+    const paused = sub.pause();
+    await until("the PAUSE is refused", () => ops("PAUSE").length === 1);
+    await sub.resume();
+    await paused;
+    await client.publish("t", 1);
+    await until("the event", () => seen.length === 1, 1_000);
+    expect(ops("PAUSE").length).toBe(1);
+  });
+
+  it("leave those alone that come after them, with what a limited rate delayed", async () => {
+    const client = make();
+    const sub = await client.subscribe("t", "g", () => {});
+    refuseOnce("PAUSE", 100);
+    const paused = codeOf(sub.pause());
+    await until("the PAUSE is refused", () => ops("PAUSE").length === 1);
+    await sub.unsubscribe();
+    await client.subscribe("t", "g", () => {});
+    expect(await paused).toBe("rate_limited");
+    expect(hub.group("t", "g", 0).members[0]!.paused).toBe(false);
   });
 
   it("refuse a second one of the same topic and group, and a second reader", async () => {
