@@ -312,6 +312,11 @@ impl Subscriber {
         ids.iter().map(|id| if last { places.remove(id) } else { places.get(id).cloned() }).collect()
     }
 
+    /// Takes back that events of the topic are not asked for again: their answer was refused.
+    pub(crate) fn asked_again(&self, ids: impl IntoIterator<Item = EventId>, topic: &Topic) {
+        self.places.lock().extend(ids.into_iter().map(|id| (id, topic.clone())));
+    }
+
     /// Ends the subscription from the bus's side.
     pub(crate) fn end(&self, error: Error) {
         self.inbox.end(self.id, error);

@@ -251,7 +251,7 @@ impl Inner {
         if !unknown.is_empty() {
             // Given out before a restart, or long ago.
             let ids: Vec<EventId> = unknown.iter().map(|&index| plain[index]).collect();
-            for (index, topic) in unknown.into_iter().zip(self.core.topics_of(&ids).await?) {
+            for (&index, topic) in unknown.iter().zip(self.core.topics_of(&ids).await?) {
                 topics[index] = topic;
             }
         }
@@ -265,6 +265,8 @@ impl Inner {
         by_topic.retain(|topic, indexes| {
             let on = joined.topics.contains(topic);
             if !on && self.selects(topic) && !self.may_see(topic) {
+                let seen = indexes.iter().filter(|index| unknown.binary_search(index).is_err());
+                self.subscriber.asked_again(seen.map(|&index| plain[index]), topic);
                 forbidden.append(indexes);
             }
             on
