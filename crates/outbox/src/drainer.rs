@@ -31,7 +31,7 @@ pub struct Settings {
     pub policy: Policy,
     /// The longest wait between two looks at an outbox that has nothing to do.
     pub longest_poll: Duration,
-    /// How long published rows stay as `sent`.
+    /// Rows that are `sent` are removed once their event is this old (by its `ts`, not by when it was sent).
     pub keep_sent: Duration,
     /// For how long claims are prolonged while the publisher does not answer; then other drainers may take the rows.
     pub patience: Duration,

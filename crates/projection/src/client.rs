@@ -94,13 +94,19 @@ impl<P: Projection> Projector<P> {
         Ok(folded)
     }
 
-    /// Lets time change the state.
+    /// Lets time change the state. It also keeps the position on the output topic where only tombstones carry it: call it
+    /// every few minutes, also when time changes nothing ([`Projector::run`] does).
     ///
     /// # Errors
     /// As [`Projector::step`].
     pub async fn tick(&mut self, now: Millis) -> Result<(), Error> {
         self.folder.tick(now)?;
-        self.publish().await
+        self.publish().await?;
+        if let Some(Output { payload, options }) = self.folder.mark(now) {
+            let topic = self.folder.settings().output.as_str();
+            self.client.send(topic, Publish::raw(payload).options(options)).await?;
+        }
+        Ok(())
     }
 
     /// Folds what comes, for as long as the client lives.

@@ -46,6 +46,9 @@ pub(crate) const POSITION: &str = "x-projection-position";
 /// Changes that are published together, at most, unless a single event changes more.
 const AT_ONCE: usize = 500;
 
+/// How often the position is published by itself while only tombstones carry it, in ms: they go after their grace.
+const MARK_EVERY: u64 = 5 * 60 * 1_000;
+
 /// Up to where the input was folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
@@ -94,13 +97,18 @@ pub struct Folder<P: Projection> {
     /// While it is restored, up to where the input was folded into the state of a key; as many as the output has.
     restored: HashMap<String, Seq>,
     skipped: u64,
+    /// Whether what was published last was tombstones only, as far as is known.
+    fleeting: bool,
+    /// When the position was last published by itself, or first asked for.
+    marked: Option<Millis>,
 }
 
 impl<P: Projection> Folder<P> {
     /// Nothing folded yet.
     pub fn new(settings: Settings, projection: P) -> Self {
         let states = States::new(settings.max_keys);
-        Self { projection, settings, states, position: Position::default(), restored: HashMap::new(), skipped: 0 }
+        let (position, restored) = (Position::default(), HashMap::new());
+        Self { projection, settings, states, position, restored, skipped: 0, fleeting: true, marked: None }
     }
 
     /// The state.
@@ -219,7 +227,6 @@ impl<P: Projection> Folder<P> {
     /// # Errors
     /// A state that is no JSON.
     pub fn take(&mut self) -> Result<Vec<Output>, Error> {
-        let position = self.position.encode();
         let name = self.settings.name.as_str();
         let mut outputs = Vec::with_capacity(self.states.changes());
         for (key, cause) in self.states.take_changes() {
@@ -233,15 +240,36 @@ impl<P: Projection> Folder<P> {
             let id = cause.map(|(seq, _)| {
                 EventId::derived(&[b"projection", name.as_bytes(), output, key.as_bytes(), &seq.to_le_bytes()])
             });
-            let headers = vec![
-                (Cow::Borrowed(NAME), Cow::Owned(name.to_owned())),
-                (Cow::Borrowed(POSITION), Cow::Owned(position.clone())),
-            ];
+            let headers = self.headers();
             let caused_by = cause.map(|(_, id)| id).into_iter().collect();
             let options = PublishOptions { id, key: Some(Cow::Owned(key)), headers, caused_by, ..Default::default() };
             outputs.push(Output { payload, options });
         }
+        if !outputs.is_empty() {
+            self.fleeting = outputs.iter().all(|output| output.payload.get() == RawValue::NULL.get());
+        }
         Ok(outputs)
+    }
+
+    /// The position by itself, when only tombstones carry it and they are getting old: a tombstone of a key that nobody
+    /// uses. To be asked for when everything that changed is published.
+    pub fn mark(&mut self, now: Millis) -> Option<Output> {
+        let since = *self.marked.get_or_insert(now);
+        if !self.fleeting || self.position.seq == 0 || self.states.changes() > 0 || now.0 < since.0 + MARK_EVERY {
+            return None;
+        }
+        self.marked = Some(now);
+        let key = Some(Cow::Owned(format!("projection:{}:position", self.settings.name)));
+        let options = PublishOptions { key, headers: self.headers(), ..Default::default() };
+        Some(Output { payload: RawValue::NULL.to_owned(), options })
+    }
+
+    /// What every output carries.
+    fn headers(&self) -> Vec<(Cow<'static, str>, Cow<'static, str>)> {
+        vec![
+            (Cow::Borrowed(NAME), Cow::Owned(self.settings.name.as_str().to_owned())),
+            (Cow::Borrowed(POSITION), Cow::Owned(self.position.encode())),
+        ]
     }
 }
 
@@ -333,6 +361,28 @@ mod tests {
             prop_assert_eq!(live(&folder), live(&whole));
             prop_assert_eq!(live(&restored(&log)), live(&whole));
         }
+    }
+
+    #[test]
+    fn a_position_that_only_tombstones_carry_is_published_again_before_they_go() {
+        let (mut folder, mut log) = (folder(), Vec::new());
+        assert!(folder.mark(Millis(0)).is_none() && folder.mark(Millis(MARK_EVERY)).is_none(), "nothing folded");
+        (1..=3).for_each(|seq| folder.fold(&input(seq, Some(1))).expect("room"));
+        publish(&mut log, &mut folder);
+        assert_eq!(log.pop().expect("a tombstone").payload.get(), "null");
+        let early = folder.mark(Millis(MARK_EVERY - 1));
+        assert!(early.is_none(), "{early:?}");
+        // The tombstone has gone; what was folded is not folded again.
+        log.extend(folder.mark(Millis(MARK_EVERY)));
+        let mut again = restored(&log);
+        assert_eq!((again.position(), live(&again).len()), (folder.position(), 0));
+        assert!(folder.mark(Millis(MARK_EVERY + 1)).is_none(), "just said");
+        assert!(folder.mark(Millis(2 * MARK_EVERY)).is_some(), "it is a tombstone too");
+        // A state carries the position for good.
+        again.fold(&input(4, Some(2))).expect("room");
+        assert!(again.mark(Millis(0)).is_none() && again.mark(Millis(MARK_EVERY)).is_none(), "to be published first");
+        publish(&mut log, &mut again);
+        assert!(again.mark(Millis(9 * MARK_EVERY)).is_none());
     }
 
     #[test]

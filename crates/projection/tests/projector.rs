@@ -190,6 +190,30 @@ async fn over_a_connection_a_projector_that_is_cut_off_at_random_counts_nothing_
     assert_eq!(live, states, "what is published is what it has");
 }
 
+#[tokio::test]
+async fn over_a_connection_the_position_outlives_the_tombstones_that_carried_it() {
+    let bus = memory_bus();
+    let client = connect(hub(&bus).await).await;
+    let settings = || Settings::new("sums", "in", "out").expect("good");
+    publish(&bus, "in", Some("a"), None, &4).await;
+    publish(&bus, "in", Some("a"), None, &6).await;
+    let mut projector = client::Projector::open(&client, settings(), Sums).await.expect("opened");
+    while projector.position().seq < 2 {
+        projector.step().await.expect("folded");
+    }
+    let (out, now) = (Topic::parse("out").expect("a topic"), Millis::now());
+    let last = || async { bus.store().info(&out).await.expect("read").expect("a topic").last_seq };
+    projector.tick(now).await.expect("ticked");
+    let before = last().await;
+    projector.tick(now + Duration::from_secs(600)).await.expect("ticked");
+    assert_eq!(last().await, before + 1, "the position by itself");
+    drop(projector);
+    // What compaction does when their grace is over.
+    bus.store().trim(&out, before + 1).await.expect("trimmed");
+    let again = client::Projector::open(&client, settings(), Sums).await.expect("opened");
+    assert_eq!((again.position().seq, again.states().iter().count()), (2, 0));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_instances_over_connections_the_older_one_stops() {
     let bus = memory_bus();

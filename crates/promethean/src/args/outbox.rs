@@ -68,7 +68,7 @@ pub(crate) struct DrainArgs {
     /// Tries before a row is parked.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) max_attempts: u32,
-    /// How long published rows stay as sent.
+    /// Published rows are removed once their event is this old.
     #[arg(long, value_name = "DURATION", default_value = "24h")]
     pub(crate) keep_sent: String,
     /// What was done, as JSON, at the end.

@@ -173,7 +173,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "How long a claim lasts: a drainer that died is noticed after this time",
     ),
     plain(OUTBOX, "outbox_max_attempts", "N", Some("10"), "Tries before a row is parked as error"),
-    plain(OUTBOX, "outbox_keep_sent", "TIME", Some("24h"), "How long published rows stay as sent"),
+    plain(OUTBOX, "outbox_keep_sent", "TIME", Some("24h"), "Published rows are removed once their event is this old"),
     plain(LIMITS, "max_event_bytes", "SIZE", Some("1MiB"), "Largest event"),
     plain(LIMITS, "max_frame_bytes", "SIZE", Some("16MiB"), "Largest WebSocket frame and HTTP body"),
     plain(LIMITS, "max_connections", "N", Some("10000"), "Most connections, over all listeners"),

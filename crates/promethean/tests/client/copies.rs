@@ -23,7 +23,8 @@ fn an_export_imported_elsewhere_is_the_same_byte_for_byte_also_the_second_time()
     assert_eq!(exported.lines().count(), 2_506);
 
     // A part first, as if it had been broken off in the middle of a line.
-    let part = exported.get(..exported.len() / 2).expect("half of it");
+    let line = exported.len() / 2 + exported[exported.len() / 2..].find('\n').expect("a line's end") + 1;
+    let part = exported.get(..line + 40).expect("half of it");
     let broken = two.run(&["import"], part);
     assert_eq!(broken.status.code(), Some(2));
     let said = String::from_utf8_lossy(&broken.stderr).into_owned();
