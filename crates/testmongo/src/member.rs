@@ -106,8 +106,8 @@ fn log_of(dir: &Path) -> String {
     log.lines().rev().take(8).collect::<Vec<_>>().join("\n")
 }
 
-/// A port for a mongod: below those that the system gives to outgoing connections, so that a killed member finds its port
-/// free again.
+/// A port for a server that comes back at its place: below those that the system gives to outgoing connections and to whoever
+/// asks for port 0, so that a killed member or hub finds its port free again, and nobody else answers there meanwhile.
 ///
 /// # Panics
 /// When none is free.

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use promethean_e2e::{Setup, Wire, get};
+use promethean_testmongo::free_port;
 use serde_json::json;
 
 #[tokio::test]
@@ -17,9 +18,7 @@ async fn the_start_up_line_says_where_it_listens_and_on_which_store() {
 
 #[tokio::test]
 async fn equal_ports_share_one_listener() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("bound").port().to_string();
-    drop(listener);
+    let port = free_port().to_string();
     let hub = Setup::memory().env("WS_PORT", &port).env("HTTP_PORT", &port).env("OPS_PORT", &port).start();
     assert_eq!((hub.ws, hub.http), (hub.http, hub.ops));
     Wire::connect(hub.ws).await.ok(json!({"op": "PUBLISH", "topic": "t", "payload": 1})).await;

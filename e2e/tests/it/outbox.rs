@@ -6,6 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use promethean_e2e::{Hub, Setup, get, promethean};
+use promethean_testmongo::free_port;
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -38,11 +39,6 @@ fn shop(path: &Path) -> Connection {
     let shop = database(path);
     shop.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").expect("made");
     shop
-}
-
-/// A port that nobody has: a hub comes back at the same place.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
 }
 
 fn parked(shop: &Connection) -> u32 {

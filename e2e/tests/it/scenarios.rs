@@ -13,6 +13,7 @@ use promethean_client::{
     SubscribeOptions,
 };
 use promethean_e2e::{Hub, Setup};
+use promethean_testmongo::free_port;
 use serde_json::{Value, json};
 
 const SECRET: &str = "a-secret-that-only-the-scenarios-use";
@@ -93,11 +94,10 @@ struct World {
 impl World {
     fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let setup = Setup::log(dir.path()).env("JWT_SECRET", SECRET);
-        let hub = setup.start();
         // It comes back at the same address.
-        let (at, setup) = (hub.ws, setup.env("WS_PORT", &hub.ws.port().to_string()));
-        Self { _dir: dir, setup, hub: Some(hub), at }
+        let setup = Setup::log(dir.path()).env("JWT_SECRET", SECRET).env("WS_PORT", &free_port().to_string());
+        let hub = setup.start();
+        Self { _dir: dir, at: hub.ws, setup, hub: Some(hub) }
     }
 
     fn url(&self) -> String {
