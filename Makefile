@@ -6,19 +6,39 @@
 CARGO ?= cargo
 NPM   ?= npm
 ARGS  ?=
-# Where the release build is.
-RELEASE = $(or $(CARGO_TARGET_DIR),./target)/release
+TARGET = $(or $(CARGO_TARGET_DIR),./target)
 
-.PHONY: help run build web test check lint release-check unit e2e browser sbom bench bench-compare torture soak fuzz clean
+# What a target runs is the release build. SHORT=1 takes the dev build that the tests have made, and as little work as
+# shows that the target works: the tests run every `make` of every page so (e2e/tests/make). The dev build is always that
+# of the whole workspace: of one package it would choose other features, and compile half of the dependencies again.
+ifeq ($(SHORT),)
+BUILD   = $(CARGO) build --release -p promethean
+BUILT   = $(TARGET)/release
+bench   = $(CARGO) run --release -p promethean-bench --bin $(1)
+example = $(CARGO) run --release -p promethean-store --features suite --example $(1)$(if $(2), -- $(2))
+only    = -p $(1)
+else
+BUILD   = $(CARGO) build --workspace --bins --examples
+BUILT   = $(TARGET)/debug
+bench   = $(BUILT)/$(1)
+example = $(BUILT)/examples/$(1)$(if $(2), $(2))
+only    = --workspace
+override SECONDS = 1
+FAILOVERS = 1
+CYCLES    = 0
+export PROMETHEAN_BENCH_SHORT = 1
+endif
+
+.PHONY: help run build web test check style lint docs release-check unit e2e browser sbom bench bench-compare torture soak fuzz clean
 
 help: ## Shows the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: build ## Builds the hub and starts it (ARGS="--ws-port 0" passes flags on)
-	$(RELEASE)/promethean serve $(ARGS)
+	$(BUILT)/promethean serve $(ARGS)
 
 build: web ## Builds the release binary with the dashboard inside
-	$(CARGO) build --release -p promethean
+	$(BUILD)
 
 web: dashboard/dist/index.html sdk/typescript/dist/sdk.js ## Builds the dashboard and the browser SDK
 
@@ -34,18 +54,20 @@ dashboard/node_modules: dashboard/package-lock.json
 dashboard/dist/index.html: dashboard/node_modules sdk/typescript/dist/sdk.js $(shell find dashboard/src dashboard/index.html dashboard/demo.html -type f 2>/dev/null)
 	cd dashboard && $(NPM) run --silent build && touch dist/index.html
 
-test: web lint release-check unit browser ## Everything CI runs
+test: web check docs release-check unit browser ## Everything CI runs
 
-check: ## The quick loop: format, clippy, unit tests
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+check: style ## The quick loop: format, clippy, unit tests
 	$(CARGO) test --workspace --lib
 
-lint: ## Format, clippy, documentation, the files in deploy/, all without warnings
+style:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 	scripts/lint-deploy.sh
+
+lint: style docs ## Format, clippy, documentation, the files in deploy/, all without warnings
 
 release-check: web ## Licences, versions, the stated Rust version, what is in the packages, the bill of materials
 	node --test scripts/release/*.test.mjs
@@ -55,11 +77,11 @@ sbom: ## Writes the bill of materials, target/sbom.json (CycloneDX)
 	mkdir -p target
 	node scripts/release/sbom.mjs > target/sbom.json
 
-unit: ## All Rust tests, the end-to-end ones with the real binary included
+unit: ## All Rust tests but those of `make check`, the end-to-end ones with the real binary included
 	scripts/install.sh curl jq redis-server systemctl
 	scripts/install-mongosh.sh & $(CARGO) build --workspace --bins --examples && wait $$!
-	$(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test --workspace
 	$(CARGO) test --quiet --manifest-path bench/compare/Cargo.toml --target-dir target/compare/build
+	$(TARGET)/debug/with-mongo sh -c "$(CARGO) test --workspace --bins --test '*' && $(CARGO) test --workspace --doc"
 	scripts/run-examples.sh
 
 browser: web ## The SDK on Node and the dashboard in a real Chromium
@@ -69,29 +91,29 @@ browser: web ## The SDK on Node and the dashboard in a real Chromium
 	scripts/browser-tests.sh
 
 bench: build ## The numbers of docs/performance.md, each beside its bar
-	$(CARGO) run --release -p promethean-bench --bin bus
-	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin hub
-	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin state
-	PROMETHEAN_BIN=$(RELEASE)/promethean $(CARGO) run --release -p promethean-bench --bin outbox
-	MIMALLOC_PURGE_DELAY=4000 $(CARGO) run --release -p promethean-store --features suite --example bench_log
-	$(CARGO) run --release -p promethean-bench --bin mongo
-	$(CARGO) run --release -p promethean-bench --bin claims
+	$(call bench,bus)
+	PROMETHEAN_BIN=$(BUILT)/promethean $(call bench,hub)
+	PROMETHEAN_BIN=$(BUILT)/promethean $(call bench,state)
+	PROMETHEAN_BIN=$(BUILT)/promethean $(call bench,outbox)
+	MIMALLOC_PURGE_DELAY=4000 $(call example,bench_log)
+	$(call bench,mongo)
+	$(call bench,claims)
 
 bench-compare: build ## Beside NATS JetStream and Redis Streams, one table (ARGS="growth": how cost grows)
-	scripts/bench-compare.sh $(ARGS)
+	scripts/bench-compare.sh $(ARGS)$(if $(SHORT), --short --promethean $(BUILT)/promethean)
 
-torture: ## Crash tests for as long as SECONDS says, with printed seeds
-	$(CARGO) run --release -p promethean-store --features suite --example torture -- --seconds $(or $(SECONDS),600)
-	PROMETHEAN_FAILOVERS=$(or $(FAILOVERS),20) $(CARGO) test -p promethean-store --test mongo -- failover --nocapture
-	$(CARGO) build -p promethean -p promethean-testmongo --bins
-	PROMETHEAN_CLUSTER_CYCLES=$(or $(CYCLES),10) $(or $(CARGO_TARGET_DIR),target)/debug/with-mongo $(CARGO) test -p promethean-e2e --test cluster failover -- --nocapture
+torture: $(if $(SHORT),build) ## Crash tests for as long as SECONDS says, with printed seeds
+	$(call example,torture,--seconds $(or $(SECONDS),600))
+	PROMETHEAN_FAILOVERS=$(or $(FAILOVERS),20) $(CARGO) test $(call only,promethean-store) --test mongo -- failover$(if $(SHORT),::nothing_answered) --nocapture
+	$(if $(SHORT),$(BUILD),$(CARGO) build -p promethean -p promethean-testmongo --bins)
+	PROMETHEAN_CLUSTER_CYCLES=$(or $(CYCLES),10) $(TARGET)/debug/with-mongo $(CARGO) test $(call only,promethean-e2e) --test cluster failover -- --nocapture
 
 soak: web ## The dashboard under 2,000 events/s for five minutes (SECONDS says how long)
 	scripts/install-chromium.sh
 	SOAK_SECONDS=$(or $(SECONDS),300) scripts/browser-tests.sh
 
 fuzz: ## Each fuzz target for 60 seconds
-	scripts/fuzz.sh $(or $(SECONDS),60)
+	$(if $(SHORT),FUZZ_PROFILE=dev )scripts/fuzz.sh $(or $(SECONDS),60)
 
 clean: ## Removes what was built
 	$(CARGO) clean

@@ -1,11 +1,15 @@
 #!/bin/sh
 # Runs each fuzz target for a while: scripts/fuzz.sh [SECONDS] [TARGET...]
+# FUZZ_PROFILE=dev builds for a try, in a minute and a half in place of several.
 # Needs a C++ compiler (libFuzzer); neither cargo-fuzz nor a nightly toolchain is needed.
 set -eu
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
 targets=${*:-"frame codec pattern jwt"}
+profile=${FUZZ_PROFILE:-release}
+built=$profile
+[ "$profile" = dev ] && built=debug
 host=$(rustc -vV | sed -n 's/^host: //p')
 
 # What cargo-fuzz passes: coverage counters for libFuzzer, compares traced. No sanitizer: the code is safe Rust.
@@ -15,7 +19,7 @@ export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-co
 bins=
 for target in $targets; do bins="$bins --bin $target"; done
 # shellcheck disable=SC2086
-cargo build --release --target "$host" $bins
+cargo build --profile "$profile" --target "$host" $bins
 
 for target in $targets; do
     mkdir -p "corpus/$target" "artifacts/$target"
@@ -23,6 +27,6 @@ for target in $targets; do
     [ -d "seeds/$target" ] && seeds="seeds/$target"
     echo "fuzz: $target for $seconds s"
     # shellcheck disable=SC2086
-    "target/$host/release/$target" "corpus/$target" $seeds -max_total_time="$seconds" -max_len=4096 \
+    "${CARGO_TARGET_DIR:-target}/$host/$built/$target" "corpus/$target" $seeds -max_total_time="$seconds" -max_len=4096 \
         -artifact_prefix="artifacts/$target/" -print_final_stats=1 -verbosity=0 -print_funcs=0
 done

@@ -1,6 +1,30 @@
-//! What the benchmarks share: a table with the bar beside each number, and whose cores were busy.
+//! What the benchmarks share: a table with the bar beside each number, whose cores were busy, and a short mode.
 
 pub mod cores;
+
+/// Whether everything is done, but as little of it as there can be, and no bar counts: `PROMETHEAN_BENCH_SHORT` is set.
+/// The tests run the benchmarks so, with the dev build.
+pub fn short() -> bool {
+    std::env::var_os("PROMETHEAN_BENCH_SHORT").is_some_and(|value| !value.is_empty())
+}
+
+/// The first, or the second in a short run.
+pub fn sized<T>(full: T, few: T) -> T {
+    if short() { few } else { full }
+}
+
+/// Says what is measured. A short run says first that it measures nothing.
+pub fn begin(what: &str) {
+    if short() {
+        println!("a short run: it shows that this benchmark works, its numbers mean nothing");
+    }
+    println!("{what}");
+}
+
+/// Ends the process: with an error where a bar was missed, unless the run was a short one.
+pub fn end(ok: bool) -> ! {
+    std::process::exit(i32::from(!ok && !short()));
+}
 
 /// Prints one measurement beside the bar it has to reach. Returns whether it did.
 pub fn report(name: &str, value: f64, unit: &str, bar: Bar) -> bool {

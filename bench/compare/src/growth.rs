@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::load::Limit;
-use crate::measure::{self, Rate};
+use crate::measure::{self, Plan, Rate};
 use crate::report::{Bar, thousands};
 use crate::server::Server;
 use crate::systems::{Programs, System};
@@ -14,8 +14,7 @@ use crate::systems::{Programs, System};
 const TOPICS: usize = 1_000;
 /// Groups that have subscribed and do nothing, beside the one that works.
 const IDLE_GROUPS: usize = 99;
-/// Events of a step of the long topic, and how many steps there are.
-const STEP: u64 = 1_000_000;
+/// How many steps there are of the long topic.
 const STEPS: u64 = 11;
 
 /// What is grown.
@@ -39,12 +38,12 @@ impl Growth {
     }
 
     /// Measures it and says each step on standard error.
-    pub(crate) fn run(self, programs: &Programs, dir: &Path, rounds: usize, time: Duration) -> io::Result<Vec<Bar>> {
+    pub(crate) fn run(self, programs: &Programs, dir: &Path, rounds: usize, plan: Plan) -> io::Result<Vec<Bar>> {
         let server = System::Hub.start(programs, dir)?;
         let mut bars = match self {
-            Growth::Topics => topics(&server, rounds, time)?,
-            Growth::Groups => groups(&server, rounds, time)?,
-            Growth::Length => length(&server)?,
+            Growth::Topics => topics(&server, rounds, plan.time)?,
+            Growth::Groups => groups(&server, rounds, plan.time)?,
+            Growth::Length => length(&server, plan.step)?,
         };
         let what = match self {
             Growth::Topics => "peak RSS with 1,000 topics, MB",
@@ -108,13 +107,13 @@ fn groups(server: &Server, rounds: usize, time: Duration) -> io::Result<Vec<Bar>
     Ok(vec![Bar::at_least("end to end/s with 100 groups of which 99 are idle, times one group", 0.9, ratio)])
 }
 
-fn length(server: &Server) -> io::Result<Vec<Bar>> {
+fn length(server: &Server, step: u64) -> io::Result<Vec<Bar>> {
     let topic = "bench.long".to_owned();
-    let limit = Limit { events: STEP, time: Duration::from_secs(600) };
+    let limit = Limit { events: step, time: Duration::from_secs(600) };
     let mut rates = Vec::new();
-    for step in 0..STEPS {
+    for number in 1..=STEPS {
         let rate = measure::end_to_end(System::Hub, server, std::slice::from_ref(&topic), &topic, limit)?;
-        say(server, &format!("million {} of a topic: end to end", step + 1), rate);
+        say(server, &format!("part {number} of a topic of {STEPS}: end to end"), rate);
         rates.push(rate.per_second);
     }
     let (first, last) = (rates.first().copied().unwrap_or(0.0), rates.last().copied().unwrap_or(0.0));

@@ -38,6 +38,7 @@ options:
   --rounds N          rounds whose median counts (3)
   --seconds N         time of each part that runs by time (2.5)
   --fill N            events in the topic that is consumed (500000)
+  --short             as little of everything as there can be: shows that it works, its numbers mean nothing
   --json              print JSON instead of Markdown
   --promethean FILE   the hub (target/release/promethean)
   --nats FILE         the NATS server (target/compare/nats/bin/nats-server)
@@ -61,7 +62,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         growths: Vec::new(),
         systems: System::ALL.to_vec(),
         rounds: 3,
-        plan: Plan { time: Duration::from_millis(2_500), fill: 500_000, rate: 2_000 },
+        plan: Plan { time: Duration::from_millis(2_500), fill: 500_000, rate: 2_000, step: 1_000_000 },
         json: false,
         programs: Programs {
             nats: "target/compare/nats/bin/nats-server".into(),
@@ -70,6 +71,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         },
         dir: "target/compare/data".into(),
     };
+    let mut short = false;
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: String| text.parse::<f64>().ok().filter(|number| *number > 0.0).ok_or(text);
@@ -90,6 +92,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
                 options.plan.time = Duration::from_secs_f64(seconds);
             }
             "--fill" => options.plan.fill = whole(value()?).map_err(|text| no_number("--fill", &text))?,
+            "--short" => short = true,
             "--json" => options.json = true,
             "--promethean" => options.programs.promethean = value()?.into(),
             "--nats" => options.programs.nats = value()?.into(),
@@ -103,6 +106,11 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     }
     if options.growths.is_empty() {
         options.growths = Growth::ALL.to_vec();
+    }
+    if short {
+        eprintln!("a short run: it shows that this benchmark works, its numbers mean nothing");
+        options.rounds = 1;
+        options.plan = Plan { time: Duration::from_millis(200), fill: 2_000, rate: 500, step: 2_000 };
     }
     Ok(options)
 }
@@ -181,7 +189,7 @@ fn grow(options: &Options) -> io::Result<()> {
     let mut bars = Vec::new();
     for growth in &options.growths {
         let dir = options.dir.join("growth");
-        let measured = running::on(&dir, || growth.run(&options.programs, &dir, options.rounds, options.plan.time));
+        let measured = running::on(&dir, || growth.run(&options.programs, &dir, options.rounds, options.plan));
         bars.extend(measured?);
     }
     if options.json {
@@ -205,5 +213,7 @@ mod tests {
             let refused = read(&[name, value]).err().expect("refused");
             assert_eq!(refused, format!("{name}: {value:?} is no whole number of at least 1"));
         }
+        let short = read(&["--rounds", "5", "--short"]).expect("good");
+        assert_eq!((short.rounds, short.plan.step), (1, 2_000), "a short run is short whatever else is said");
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) fill: u64,
     /// Events a second at which latency is measured.
     pub(crate) rate: u32,
+    /// Events of each part of the long topic.
+    pub(crate) step: u64,
 }
 
 /// What came out of a round, or the medians of several.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use promethean_bench::{Bar, median, report};
+use promethean_bench::{Bar, begin, end, median, report, sized};
 use promethean_bus::{Bus, Draft, From, Group, SubscribeOptions, Topic};
 use promethean_store::memory::Memory;
 use serde_json::value::RawValue;
@@ -12,26 +12,24 @@ use serde_json::value::RawValue;
 #[global_allocator]
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const EVENTS: usize = 1_000_000;
 const BATCH: usize = 500;
-/// Events published and delivered to see what one costs at some length of the topic.
-const MEASURED: usize = 200_000;
 
 fn main() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let payload = RawValue::from_string(format!(r#"{{"fill":"{}"}}"#, "x".repeat(245))).expect("JSON");
-    println!("bus in process, memory engine, 256-byte payloads, 1 publisher, 1 group, every event acked; median of 3");
+    begin("bus in process, memory engine, 256-byte payloads, 1 publisher, 1 group, every event acked; median of 3");
+    let events = sized(1_000_000, 2_000);
 
-    let batched = median((0..3).map(|_| runtime.block_on(end_to_end(&payload, EVENTS, BATCH))).collect());
-    let single = median((0..3).map(|_| runtime.block_on(end_to_end(&payload, EVENTS / 2, 1))).collect());
+    let batched = median((0..3).map(|_| runtime.block_on(end_to_end(&payload, events, BATCH))).collect());
+    let single = median((0..3).map(|_| runtime.block_on(end_to_end(&payload, events / 2, 1))).collect());
     let mut ok = report("end to end, batches of 500", batched, "events/s", Bar::AtLeast(1_000_000.0));
     ok &= report("end to end, one at a time", single, "events/s", Bar::AtLeast(300_000.0));
 
     let (publish, deliver) = runtime.block_on(growth(&payload));
     ok &= report("publish: cost at 1 M events / at 10 k", publish, "ratio", Bar::AtMost(1.2));
     ok &= report("delivery: cost at 1 M events / at 10 k", deliver, "ratio", Bar::AtMost(1.2));
-    std::process::exit(i32::from(!ok));
+    end(ok);
 }
 
 fn topic() -> Topic {
@@ -85,26 +83,27 @@ async fn consume(bus: &Bus, group: &str, count: usize, batch: usize) {
 /// compared with the short one right beside it, so that a machine that slows down meanwhile does not count.
 async fn growth(payload: &RawValue) -> (f64, f64) {
     let (mut publishing, mut delivering) = (Vec::new(), Vec::new());
-    for _ in 0..9 {
-        let short = cost_at(10_000, payload).await;
-        let long = cost_at(1_000_000, payload).await;
+    for _ in 0..sized(9, 1) {
+        let short = cost_at(sized(10_000, 100), payload).await;
+        let long = cost_at(sized(1_000_000, 1_000), payload).await;
         publishing.push(long.0 / short.0);
         delivering.push(long.1 / short.1);
     }
     (median(publishing), median(delivering))
 }
 
-/// Seconds to publish, and to deliver and ack, `MEASURED` events on a topic of this length.
+/// Seconds to publish, and to deliver and ack, the same number of events on a topic of this length.
 async fn cost_at(length: usize, payload: &RawValue) -> (f64, f64) {
+    let measured = sized(200_000, 2_000);
     let bus = Bus::new(Arc::new(Memory::new()), Default::default());
     publish(&bus, payload, length, BATCH).await;
     let last = bus.store().info(&topic()).await.expect("readable").and_then(|info| info.last).expect("published");
     let started = Instant::now();
-    publish(&bus, payload, MEASURED, BATCH).await;
+    publish(&bus, payload, measured, BATCH).await;
     let publishing = started.elapsed();
     let group = Group::parse("g").expect("a group");
     bus.set_cursor(&topic(), &group, From::AfterId(last.0)).await.expect("moved");
     let started = Instant::now();
-    consume(&bus, group.as_str(), MEASURED, BATCH).await;
+    consume(&bus, group.as_str(), measured, BATCH).await;
     (publishing.as_secs_f64(), started.elapsed().as_secs_f64())
 }

@@ -11,28 +11,28 @@ use mongodb::bson::{Document, doc};
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
-use promethean_bench::{Bar, report};
+use promethean_bench::{Bar, begin, end, report, sized};
 use promethean_outbox::{Claim, EventId, MongoOutbox, OutboxStore as _};
 use promethean_testmongo::Scratch;
 
 const BATCHES: usize = 40;
-const RUNS: usize = 5;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let scratch = Scratch::new();
-    println!(
-        "an outbox in MongoDB, rows of 256 bytes, 1,000 keys; {BATCHES} claims of one worker, the best of {RUNS} runs"
-    );
+    let runs = sized(5, 1);
+    begin(&format!(
+        "an outbox in MongoDB, rows of 256 bytes, 1,000 keys; {BATCHES} claims of one worker, the best of {runs} runs"
+    ));
     let mut ok = true;
-    for rows in [500, 100, 20] {
-        let runs = (0..RUNS).map(|_| runtime.block_on(claims(&scratch, rows)));
+    for rows in sized([500, 100, 20], [5, 2, 1]) {
+        let runs = (0..runs).map(|_| runtime.block_on(claims(&scratch, rows)));
         let (mean, commands) = runs.min().expect("a run");
         println!("  {rows:>3} rows a batch: {:.1} ms a claim", mean.as_secs_f64() * 1e3);
         let most = Bar::AtMost(BATCHES as f64 * 1.25);
         ok &= report(&format!("commands for {BATCHES} claims of {rows} rows"), commands as f64, "", most);
     }
-    std::process::exit(i32::from(!ok));
+    end(ok);
 }
 
 /// The mean time of a claim, and how many commands all of them took.

@@ -3,18 +3,15 @@
 
 use std::process::Command;
 
-use promethean_bench::{Bar, report};
+use promethean_bench::{Bar, begin, end, report, sized};
 use promethean_e2e::{Hub, Setup, Wire};
 use serde_json::{Value, json};
-
-const IDLE: usize = 4_000;
-const EVENTS: u64 = 500_000;
 
 fn main() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let dir = tempfile::tempdir().expect("a directory");
-    println!("the release binary, embedded store, sync = always, 256-byte payloads");
+    begin("the release binary, embedded store, sync = always, 256-byte payloads");
     let mut ok = true;
 
     let hub = Setup::log(&dir.path().join("idle")).start();
@@ -23,20 +20,20 @@ fn main() {
     drop(hub);
 
     let hub = Setup::log(&dir.path().join("load")).start();
-    let latency = load(&hub, &["latency", "--rate", "2000", "--duration", "10s"]);
+    let latency = load(&hub, &["latency", "--rate", "2000", "--duration", sized("10s", "1s")]);
     let quantile = |name: &str| latency["ack_latency_ms"][name].as_f64().unwrap_or(f64::INFINITY);
     ok &= report("publish, deliver, ack at 2,000/s: p50", quantile("p50"), "ms", Bar::AtMost(1.0));
     ok &= report("publish, deliver, ack at 2,000/s: p99", quantile("p99"), "ms", Bar::AtMost(5.0));
 
-    let before = cpu_micros(&hub);
-    let end_to_end = load(&hub, &["e2e", "--events", &EVENTS.to_string()]);
-    let each = (cpu_micros(&hub) - before) / EVENTS as f64;
+    let (before, events) = (cpu_micros(&hub), sized(500_000, 5_000));
+    let end_to_end = load(&hub, &["e2e", "--events", &events.to_string()]);
+    let each = (cpu_micros(&hub) - before) / f64::from(events);
     ok &= report("hub CPU for each event published, delivered, acked", each, "µs", Bar::AtMost(8.0));
     let rate = end_to_end["events_per_second"].as_f64().unwrap_or(0.0);
     println!("end to end with sync = always: {rate:.0} events/s");
     // Leaving by `exit` runs no destructors: end what was started first.
     drop((hub, runtime, dir));
-    std::process::exit(i32::from(!ok));
+    end(ok);
 }
 
 /// Bytes of resident memory for each of many idle connections.
@@ -44,13 +41,13 @@ async fn idle(hub: &Hub) -> f64 {
     // What the first connections cost once is not an idle connection's.
     let mut open = vec![Wire::connect(hub.ws).await];
     open[0].ok(json!({"op": "PING"})).await;
-    let before = hub.rss();
-    for _ in 0..IDLE {
+    let (before, idle) = (hub.rss(), sized(4_000, 100));
+    for _ in 0..idle {
         let mut wire = Wire::connect(hub.ws).await;
         wire.ok(json!({"op": "PING"})).await;
         open.push(wire);
     }
-    (hub.rss() - before) as f64 / IDLE as f64
+    (hub.rss() - before) as f64 / f64::from(idle)
 }
 
 fn load(hub: &Hub, args: &[&str]) -> Value {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use promethean_bench::{Bar, median, report};
+use promethean_bench::{Bar, begin, end, median, report, sized};
 use promethean_bus::{Bus, Compactor, Draft, Topic};
 use promethean_e2e::{Hub, Setup, Wire};
 use promethean_event::Millis;
@@ -19,19 +19,32 @@ use tokio::net::TcpStream;
 #[global_allocator]
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const EVENTS: usize = 1_000_000;
-const KEYS: usize = 10_000;
-const SNAPSHOT_KEYS: usize = 100_000;
 const BATCH: usize = 500;
+
+/// What is compacted, and exported.
+fn events() -> usize {
+    sized(1_000_000, 20_000)
+}
+
+fn keys() -> usize {
+    sized(10_000, 1_000)
+}
+
+fn snapshot_keys() -> usize {
+    sized(100_000, 1_000)
+}
+
 /// How long publishing is measured with nothing else going on.
-const QUIET: Duration = Duration::from_secs(3);
+fn quiet() -> Duration {
+    sized(Duration::from_secs(3), Duration::from_millis(200))
+}
 
 fn main() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let mut ok = true;
-    println!("embedded engine, sync = always, 256-byte payloads, batches of {BATCH}");
-    let runs: Vec<(f64, f64)> = (0..7).map(|_| runtime.block_on(compaction())).collect();
+    begin(&format!("embedded engine, sync = always, 256-byte payloads, batches of {BATCH}"));
+    let runs: Vec<(f64, f64)> = (0..sized(7, 1)).map(|_| runtime.block_on(compaction())).collect();
     for (kept, seconds) in &runs {
         println!(
             "  compaction of 1 M events over 10 k keys and its snapshot: {seconds:.2} s, publishing kept {kept:.2}"
@@ -43,7 +56,7 @@ fn main() {
     let dir = tempfile::tempdir().expect("a directory");
     let hub = Setup::log(&dir.path().join("keys")).start();
     let seconds = runtime.block_on(async {
-        fill(&hub, "state", SNAPSHOT_KEYS, SNAPSHOT_KEYS).await;
+        fill(&hub, "state", snapshot_keys(), snapshot_keys()).await;
         median(vec![snapshot(&hub).await, snapshot(&hub).await, snapshot(&hub).await])
     });
     ok &= report("snapshot start of 100 k keys, to the last, over WebSocket", seconds, "s", Bar::AtMost(1.0));
@@ -51,7 +64,7 @@ fn main() {
 
     let data = dir.path().join("export");
     let mut hub = Setup::log(&data).start();
-    runtime.block_on(fill(&hub, "t", EVENTS, 0));
+    runtime.block_on(fill(&hub, "t", events(), 0));
     assert!(hub.terminate().success(), "the hub ends in order");
     let hub = Setup::log(&data).start();
     let grown = runtime.block_on(export(&hub)) as f64 / 1024.0 / 1024.0;
@@ -60,13 +73,13 @@ fn main() {
     ok &= report("peak memory of `promethean export` of 1 M events", peak, "MiB", Bar::AtMost(64.0));
     // Leaving by `exit` runs no destructors: end what was started first.
     drop((hub, runtime, dir));
-    std::process::exit(i32::from(!ok));
+    end(ok);
 }
 
 async fn publish(bus: &Bus, topic: &Topic, payload: &RawValue, from: usize) {
     let drafts = (from..from + BATCH).map(|n| {
         let mut draft = Draft::new(topic.clone(), Cow::Borrowed(payload));
-        draft.options.key = Some(Cow::Owned((n % KEYS).to_string()));
+        draft.options.key = Some(Cow::Owned((n % keys()).to_string()));
         draft
     });
     bus.publish_batch(drafts).await.expect("published");
@@ -79,7 +92,7 @@ async fn compaction() -> (f64, f64) {
     let bus = Bus::new(log.clone(), Default::default());
     let payload = RawValue::from_string(format!(r#"{{"fill":"{}"}}"#, "x".repeat(245))).expect("JSON");
     let (state, other) = (Topic::parse("bench.state").expect("a topic"), Topic::parse("bench.other").expect("a topic"));
-    for n in (0..EVENTS).step_by(BATCH) {
+    for n in (0..events()).step_by(BATCH) {
         publish(&bus, &state, &payload, n).await;
     }
     // Settled before anything is measured.
@@ -93,7 +106,7 @@ async fn compaction() -> (f64, f64) {
         published as f64 / started.elapsed().as_secs_f64()
     };
     let started = Instant::now();
-    let before = rate(&|| started.elapsed() < QUIET).await;
+    let before = rate(&|| started.elapsed() < quiet()).await;
     let settings = TopicSettings { compaction: Some(Compaction::default()), ..TopicSettings::default() };
     log.set_settings(&state, settings).await.expect("set");
     let done = Arc::new(AtomicBool::new(false));
@@ -104,7 +117,7 @@ async fn compaction() -> (f64, f64) {
             log.maintain(Millis::now()).await.expect("compacted");
             let mut compactor = Compactor::new(&bus, &state, &SnapshotJob::default()).expect("a compactor");
             let written = compactor.run_once().await.expect("written");
-            assert_eq!(written.states, KEYS as u64);
+            assert_eq!(written.states, keys() as u64);
             done.store(true, Ordering::Release);
             started.elapsed().as_secs_f64()
         })
@@ -112,9 +125,9 @@ async fn compaction() -> (f64, f64) {
     let during = rate(&|| !done.load(Ordering::Acquire)).await;
     let seconds = work.await.expect("no panic");
     let started = Instant::now();
-    let after = rate(&|| started.elapsed() < QUIET).await;
+    let after = rate(&|| started.elapsed() < quiet()).await;
     let left = log.info(&state).await.expect("known").expect("exists").events;
-    assert!(left < EVENTS as u64 / 2, "{left} events are left: nothing was compacted");
+    assert!(left < events() as u64 / 2, "{left} events are left: nothing was compacted");
     log.close().await.expect("closed");
     (during / f64::midpoint(before, after), seconds)
 }
@@ -153,7 +166,7 @@ async fn snapshot(hub: &Hub) -> f64 {
     stream.write_all(&out).await.expect("sent");
     // Every event of the snapshot says so once; marks may lie across two reads.
     let (mark, mut seen, mut rest) = (&b"\"snapshot\":true"[..], 0, Vec::new());
-    while seen < SNAPSHOT_KEYS {
+    while seen < snapshot_keys() {
         let count = stream.read(&mut buffer).await.expect("readable");
         assert!(count > 0, "closed after {seen} events");
         rest.extend_from_slice(&buffer[..count]);
@@ -197,7 +210,7 @@ async fn export(hub: &Hub) -> u64 {
             most = most.max(hub.rss());
         }
     }
-    assert!(lines >= EVENTS, "only {lines} lines came");
+    assert!(lines >= events(), "only {lines} lines came");
     most - before
 }
 

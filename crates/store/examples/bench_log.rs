@@ -2,6 +2,8 @@
 //!
 //! `MIMALLOC_PURGE_DELAY=4000 cargo run --release -p promethean-store --features suite --example bench_log -- [EVENTS] [DIR]`
 //! (the allocator's option is the one that a hub sets for itself)
+//!
+//! `PROMETHEAN_BENCH_SHORT=1`: a run that shows that all of this works, as the tests do it; its numbers mean nothing.
 
 use std::fs::File;
 use std::io::Write;
@@ -99,20 +101,32 @@ async fn fill(log: &Arc<Log>, topics: &[Topic], events: usize) {
 
 /// How many batches are under way at once.
 const AT_ONCE: [usize; 3] = [1, 2, 4];
-/// The middle one of the rounds counts: the disk of a shared machine is not the same from one second to the next.
-const ROUNDS: usize = 5;
+
+/// How much is done.
+#[derive(Clone, Copy)]
+struct Plan {
+    events: usize,
+    /// The middle one counts: the disk of a shared machine is not the same from one second to the next.
+    rounds: usize,
+    /// Events that give the journal files their size.
+    warm: usize,
+    quiet: Duration,
+}
+
+const FULL: Plan = Plan { events: 5_000_000, rounds: 5, warm: 700_000, quiet: Duration::from_millis(700) };
+const SHORT: Plan = Plan { events: 20_000, rounds: 1, warm: 2_000, quiet: Duration::ZERO };
 
 /// An engine whose journal files have got their size: the first two grow while they are written, all later ones are
 /// used again.
-async fn warm(dir: &Path, topics: &[Topic]) -> Arc<Log> {
+async fn warm(dir: &Path, topics: &[Topic], events: usize) -> Arc<Log> {
     let log = Arc::new(Log::open(Options::new(dir)).expect("opens"));
-    fill(&log, topics, 700_000).await;
+    fill(&log, topics, events).await;
     log
 }
 
 /// Until the one before has settled what it left behind: nobody pays for another's work in the background.
-async fn quiet() {
-    tokio::time::sleep(Duration::from_millis(700)).await;
+async fn quiet(plan: Plan) {
+    tokio::time::sleep(plan.quiet).await;
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -121,17 +135,19 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// One topic against the bare append, 1,000 topics against one: each beside the other in every round.
-async fn against_the_bare_append(dir: &Path, events: usize) {
+async fn against_the_bare_append(dir: &Path, plan: Plan) {
+    let events = plan.events / 10;
     let (one, many) = ([topic("bench")], (0..1_000).map(|n| topic(&format!("bench.t{n}"))).collect::<Vec<_>>());
-    let (one_log, many_log) = (warm(&dir.join("one"), &one).await, warm(&dir.join("many"), &many).await);
+    let one_log = warm(&dir.join("one"), &one, plan.warm).await;
+    let many_log = warm(&dir.join("many"), &many, plan.warm).await;
     for at_once in AT_ONCE {
         let (mut limits, mut ones, mut against, mut between) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            quiet().await;
+        for _ in 0..plan.rounds {
+            quiet(plan).await;
             let limit = bare(dir, events);
-            quiet().await;
+            quiet(plan).await;
             let rate = publish(&one_log, &one, events, at_once).await;
-            quiet().await;
+            quiet(plan).await;
             let of_many = publish(&many_log, &many, events, at_once).await;
             limits.push(limit);
             ones.push(rate);
@@ -202,7 +218,10 @@ async fn timed<T>(times: u32, mut work: impl AsyncFnMut(u32) -> T) -> Duration {
 #[tokio::main]
 async fn main() {
     let mut args = std::env::args().skip(1);
-    let events: usize = args.next().and_then(|events| events.parse().ok()).unwrap_or(5_000_000);
+    let short = std::env::var_os("PROMETHEAN_BENCH_SHORT").is_some_and(|value| !value.is_empty());
+    let mut plan = if short { SHORT } else { FULL };
+    plan.events = args.next().and_then(|events| events.parse().ok()).unwrap_or(plan.events);
+    let events = plan.events;
     let place = match args.next() {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),
@@ -211,8 +230,12 @@ async fn main() {
     let dir = place.path();
     let some = events / 5;
 
-    println!("     bare: append + fdatasync of 500 x 300 bytes; medians of {ROUNDS} rounds, one beside the other");
-    against_the_bare_append(dir, events / 10).await;
+    if short {
+        println!("a short run: it shows that this benchmark works, its numbers mean nothing");
+    }
+    let rounds = plan.rounds;
+    println!("     bare: append + fdatasync of 500 x 300 bytes; medians of {rounds} rounds, one beside the other");
+    against_the_bare_append(dir, plan).await;
 
     let name = [topic("bench")];
     let data = dir.join("data");

@@ -23,10 +23,10 @@ const WINDOW: usize = 16;
 /// Between two publishes of one publisher: the machine has other scenarios to run too.
 const PACE: Duration = Duration::from_millis(8);
 
-/// How often each thing is done; `make torture` does it more often.
+/// How often each thing is done, at least once; `make torture` does it more often.
 fn cycles(usual: usize) -> usize {
     let more = std::env::var("PROMETHEAN_CLUSTER_CYCLES").ok().and_then(|text| text.parse::<usize>().ok());
-    usual * more.unwrap_or(1)
+    (usual * more.unwrap_or(1)).max(1)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -317,8 +317,9 @@ impl World {
             entries.acked.len(),
             entries.unknown
         );
-        assert!(entries.published.len() > 200, "{}: too little was published", self.name);
-        assert!(entries.acked.len() > 100, "{}: too little was acked", self.name);
+        let least = 50 * cycles(4).min(4);
+        assert!(entries.published.len() > least, "{}: too little was published", self.name);
+        assert!(entries.acked.len() > least / 2, "{}: too little was acked", self.name);
         self.clients.abort_all();
     }
 }

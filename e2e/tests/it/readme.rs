@@ -2,10 +2,9 @@
 //! print, its Rust compiled and run. Its TypeScript is in `e2e/browser/readme.test.ts`.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use promethean_e2e::transcript::{Shell, blocks, steps};
+use promethean_e2e::transcript::{Shell, steps};
 use promethean_e2e::{Hub, Setup, binary, get};
 use serde_json::Value;
 
@@ -66,20 +65,6 @@ async fn the_rust_of_the_readme_publishes_consumes_and_acks() {
     };
     running.abort();
     assert!(readme().contains(&format!("Some({done:?})")), "{done}");
-}
-
-#[test]
-fn make_run_starts_the_hub() {
-    let readme = readme();
-    assert!(blocks(&readme, "").iter().any(|(_, block)| block == "make run\n"), "the README says make run");
-    let plan = Command::new("make")
-        .args(["--dry-run", "--no-print-directory", "run"])
-        .current_dir(ROOT)
-        .env_remove("CARGO_TARGET_DIR")
-        .output();
-    let plan = String::from_utf8(plan.expect("make runs").stdout).expect("text");
-    let words: Vec<&str> = plan.lines().last().expect("a command").split_whitespace().collect();
-    assert_eq!(words, ["./target/release/promethean", "serve"], "{plan}");
 }
 
 #[test]

@@ -51,7 +51,6 @@ impl World {
         symlink(binary(), dir.path().join("bin/promethean")).expect("a link");
         // `sudo` is whoever runs the tests, in this directory; an answer of 4xx or 5xx is a command that failed.
         script(dir.path(), "sudo", "exec \"$@\"");
-        make(dir.path());
         let own_mongo = free_port();
         if page.contains("\nmongod ") {
             mongodb(dir.path(), own_mongo);
@@ -255,12 +254,6 @@ fn script(dir: &Path, name: &str, text: &str) {
     let at = dir.join("bin").join(name);
     std::fs::write(&at, format!("#!/bin/sh\n{text}\n")).expect("written");
     std::fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
-}
-
-/// `make` says what it would run: the targets that pages name take minutes to hours, and are what `make test` is made of,
-/// or measure a quiet machine.
-fn make(dir: &Path) {
-    script(dir, "make", &format!("exec {} -C {ROOT} --dry-run \"$@\" >{}/made", program("make"), dir.display()));
 }
 
 /// A machine for what would change this one. `dir` is its root, so arguments lose that part of a path on the way in.
