@@ -144,16 +144,19 @@ type OfGroups = Vec<((String, String), u64)>;
 async fn sizes(hub: &Hub, most: usize) -> Result<(OfTopics, OfGroups), Rejection> {
     let store = hub.bus.store();
     let (mut bytes, mut lags) = (BTreeMap::new(), BTreeMap::new());
-    for topic in store.topics().await.map_err(unreadable)? {
-        let Some(info) = store.info(&topic).await.map_err(unreadable)? else { continue };
-        let name = if bytes.len() < most { topic.as_str() } else { OTHER };
-        *bytes.entry(name.to_owned()).or_default() += info.bytes;
+    for topic in store.known_topics().await.map_err(unreadable)? {
+        let info = store.info(&topic).await.map_err(unreadable)?;
+        if let Some(info) = &info {
+            let name = if bytes.len() < most { topic.as_str() } else { OTHER };
+            *bytes.entry(name.to_owned()).or_default() += info.bytes;
+        }
         for (group, state) in store.groups(&topic).await.map_err(unreadable)? {
             if group.as_str() == REDRIVE_GROUP {
                 continue;
             }
             let name = if lags.len() < most { (topic.as_str(), group.as_str()) } else { (OTHER, OTHER) };
-            *lags.entry((name.0.to_owned(), name.1.to_owned())).or_default() += state.lag(&info);
+            *lags.entry((name.0.to_owned(), name.1.to_owned())).or_default() +=
+                info.as_ref().map_or(0, |info| state.lag(info));
         }
     }
     Ok((bytes.into_iter().collect(), lags.into_iter().collect()))

@@ -394,3 +394,16 @@ async fn the_page_needs_one_origin_only() {
     hub.get("/nowhere").await.refused(404, "bad_request");
     hub.post("/topics", "").await.refused(405, "bad_request");
 }
+
+#[tokio::test]
+async fn a_group_that_waits_for_the_first_event_is_listed_and_counted() {
+    let hub = open_hub().await;
+    let _waits = subscribe(&hub, "first.topic", "me", SubscribeOptions::default()).await;
+    let groups = hub.get("/groups").await.json();
+    assert_eq!(groups["groups"][0]["topic"], "first.topic", "{groups}");
+    assert_eq!((&groups["groups"][0]["group"], &groups["groups"][0]["members"]), (&json!("me"), &json!(1)), "{groups}");
+    assert_eq!(hub.get("/topics").await.json(), json!({"topics": []}), "that makes no topic");
+    let answer = hub.get("/metrics").await;
+    let metrics = answer.text();
+    assert!(metrics.contains("group_lag{topic=\"first.topic\",group=\"me\"} 0"), "{metrics}");
+}

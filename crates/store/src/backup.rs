@@ -40,6 +40,11 @@ pub struct TopicHead {
 }
 
 impl TopicHead {
+    /// The head of a topic that has never had an event.
+    pub fn empty(topic: Topic, settings: TopicSettings) -> Self {
+        Self { topic, settings, first_seq: 1, last_seq: 0, last: None }
+    }
+
     /// The head of a topic.
     pub fn new(info: TopicInfo, settings: TopicSettings) -> Self {
         let TopicInfo { topic, first_seq, last_seq, last, .. } = info;

@@ -35,6 +35,9 @@ pub trait GroupStore: Send + Sync + 'static {
     /// The groups of a topic with their state, sorted by name.
     fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>>;
 
+    /// The topics that groups have a place on, with or without events, sorted.
+    fn topics_of_groups(&self) -> Pending<'_, Vec<Topic>>;
+
     /// Forgets a group on a topic. **Returned ⇒ durable.** `false`: there was none.
     fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool>;
 }

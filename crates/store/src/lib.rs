@@ -23,6 +23,8 @@ pub mod suite;
 use std::future::Future;
 use std::pin::Pin;
 
+use promethean_event::Topic;
+
 pub use error::{Error, Result};
 pub use event_log::{Appended, EventLog, KeySnapshot, Outcome, Page, Place, ReadMax, Seek, Start, Tail, TopicInfo};
 pub use group_state::{Done, GroupState, Mark, SnapshotState, Unfinished};
@@ -39,6 +41,18 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 pub trait Store: EventLog + GroupStore {
     /// The engine's name, as the start-up line has it.
     fn name(&self) -> &'static str;
+
+    /// Every topic that it knows something of, sorted: also those that have only settings, or places of groups.
+    fn known_topics(&self) -> Pending<'_, Vec<Topic>> {
+        Box::pin(async {
+            let mut names = self.topics().await?;
+            names.extend(self.all_settings().into_iter().map(|(topic, _)| topic));
+            names.extend(self.topics_of_groups().await?);
+            names.sort();
+            names.dedup();
+            Ok(names)
+        })
+    }
 
     /// Finishes what was accepted, syncs it and stops. Later calls fail with [`Error::Closed`].
     fn close(&self) -> Pending<'_, ()>;

@@ -113,3 +113,34 @@ async fn a_backup_under_load_has_everything_that_was_ok_before_it_and_groups_go_
     let key = get(hub.ops, "/latest-by-key?topic=b.c&key=k1").await.json();
     assert!(key["seq"].is_u64(), "keys are found: {key}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_has_the_settings_and_the_groups_of_topics_where_nobody_has_published_yet() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, two) = (dir.path().join("hub.backup"), dir.path().join("two"));
+    let (file, two) = (file.to_str().expect("text").to_owned(), two.to_str().expect("text").to_owned());
+    let hub = Setup::log(&dir.path().join("one")).start();
+    let settings = br#"{"partitions": 4}"#;
+    promethean_e2e::request(hub.ops, "PUT", "/settings?topic=set", &[("content-type", "application/json")], settings)
+        .await;
+    let mut wire = Wire::connect(hub.ws).await;
+    wire.ok(json!({"op": "SUBSCRIBE", "topic": "quiet", "group": "waits"})).await;
+    let server = format!("http://{}", hub.ops);
+    let told = tokio::task::spawn_blocking({
+        let file = file.clone();
+        move || run(&["backup", &file, "--server", &server, "--json"])
+    });
+    let told: Value = serde_json::from_slice(&told.await.expect("ended").stdout).expect("JSON");
+    assert_eq!((&told["topics"], &told["groups"]), (&json!(2), &json!(1)), "{told}");
+    drop((wire, hub));
+
+    assert!(run(&["restore", &file, &two]).status.success());
+    assert!(run(&["doctor", &two]).status.success());
+    let hub = Setup::log(two.as_ref()).start();
+    assert_eq!(get(hub.ops, "/settings?topic=set").await.json()["partitions"], 4);
+    let mut wire = Wire::connect(hub.ws).await;
+    wire.ok(json!({"op": "PUBLISH", "topic": "quiet", "payload": "for who waits"})).await;
+    // `latest` counts only for a group that has no place yet.
+    wire.ok(json!({"op": "SUBSCRIBE", "topic": "quiet", "group": "waits"})).await;
+    assert_eq!(wire.expect("EVENT").await["event"]["payload"], "for who waits");
+}

@@ -40,7 +40,7 @@ pub(super) async fn backup(State(hub): State<Arc<Hub>>, caller: Caller) -> Resul
     if !caller.identity.policy.allows_somewhere(Action::Admin) {
         return Err(Rejection::forbidden(Action::Admin, "**"));
     }
-    for topic in hub.bus.store().topics().await.map_err(unreadable)? {
+    for topic in hub.bus.store().known_topics().await.map_err(unreadable)? {
         caller.may(Action::Admin, &topic)?;
     }
     let busy = |_| Rejection {
@@ -66,18 +66,22 @@ async fn write(hub: &Hub, caller: &Caller, pieces: &Pieces) -> Result<(), String
     let store = hub.bus.store();
     let (mut out, mut writer) = (MAGIC.to_vec(), Writer::default());
     let text = |error: promethean_store::Error| error.to_string();
-    for topic in store.topics().await.map_err(text)? {
+    for topic in store.topics_of_groups().await.map_err(text)? {
         for (group, state) in store.groups(&topic).await.map_err(text)? {
             writer.group(&mut out, &topic, &group, &state);
         }
         pass_on(&mut out, pieces, PIECE).await?;
     }
     let mut heads = Vec::new();
-    for topic in store.topics().await.map_err(text)? {
+    for topic in store.known_topics().await.map_err(text)? {
         if !caller.identity.policy.allows(Action::Admin, &topic, None) {
             return Err(format!("{topic} has turned up, which the token may not administer"));
         }
-        heads.extend(store.info(&topic).await.map_err(text)?.map(|info| TopicHead::new(info, store.settings(&topic))));
+        let (info, settings) = (store.info(&topic).await.map_err(text)?, store.settings(&topic));
+        heads.push(match info {
+            Some(info) => TopicHead::new(info, settings),
+            None => TopicHead::empty(topic, settings),
+        });
     }
     for head in heads {
         writer.topic(&mut out, &head);

@@ -75,7 +75,7 @@ struct Migration {
 
 impl Migration {
     async fn run(&self) -> Result<Copied, Failure> {
-        let topics = self.log.known();
+        let topics = self.log.known_topics().await.map_err(Failure::failed)?;
         let mut infos = Vec::new();
         for topic in &topics {
             infos.extend(self.log.info(topic).await.map_err(Failure::failed)?);

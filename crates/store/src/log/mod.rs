@@ -45,7 +45,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use promethean_event::{Millis, Topic};
+use promethean_event::Millis;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 pub use options::{OpenError, Options, Sync};
@@ -114,13 +114,6 @@ impl Log {
         };
         let running = threads().map_err(failed)?;
         Ok(Self { shared, writer, running: Arc::new(Mutex::new(Some(running))) })
-    }
-
-    /// Every topic that the store knows something of, sorted: also those with settings or groups and no events.
-    pub fn known(&self) -> Vec<Topic> {
-        let mut names: Vec<_> = self.shared.topics.read().by_number.iter().map(|topic| topic.name.clone()).collect();
-        names.sort();
-        names
     }
 
     /// What the engine has done since it was opened.

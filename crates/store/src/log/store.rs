@@ -238,6 +238,16 @@ impl GroupStore for Log {
         })
     }
 
+    fn topics_of_groups(&self) -> Pending<'_, Vec<Topic>> {
+        self.now(|| {
+            let topics = self.shared.topics.read().by_number.clone();
+            let with_groups = topics.iter().filter(|topic| !topic.inner.lock().groups.is_empty());
+            let mut names: Vec<_> = with_groups.map(|topic| topic.name.clone()).collect();
+            names.sort();
+            Ok(names)
+        })
+    }
+
     fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool> {
         let (topic, group) = (topic.clone(), group.clone());
         self.ask(|reply| Request::Forget { topic, group, reply })

@@ -308,6 +308,14 @@ impl GroupStore for Memory {
         })
     }
 
+    fn topics_of_groups(&self) -> Pending<'_, Vec<Topic>> {
+        self.with(|state| {
+            let mut names: Vec<Topic> = state.groups.keys().map(|(topic, _)| topic.clone()).collect();
+            names.dedup();
+            names
+        })
+    }
+
     fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool> {
         self.with(|state| state.groups.remove(&(topic.clone(), group.clone())).is_some())
     }

@@ -160,6 +160,29 @@ pub(super) async fn groups(shared: &Shared, topic: &Topic) -> Result<Vec<(Group,
     Ok(groups)
 }
 
+/// The topics of all cursors, by their ids alone.
+pub(super) async fn topics(shared: &Shared) -> Result<Vec<Topic>> {
+    shared.open()?;
+    let cursors = shared.cursors();
+    patiently("listing the topics of groups", || async {
+        let mut session = shared.session().await?;
+        let asked = cursors.find(doc! {}).projection(doc! { "_id": 1 }).sort(doc! { "_id": 1 });
+        let mut cursor = asked.session(&mut session).await?;
+        let mut names: Vec<Topic> = Vec::new();
+        while cursor.advance(&mut session).await? {
+            let id = cursor.current().get_str("_id").unwrap_or_default();
+            let name = id.split_once("::").map_or("", |(topic, _)| topic);
+            if names.last().is_none_or(|last| last.as_str() != name) {
+                names.extend(Topic::parse(name));
+            }
+        }
+        names.sort();
+        names.dedup();
+        Ok(names)
+    })
+    .await
+}
+
 pub(super) async fn forget(shared: &Shared, topic: &Topic, group: &Group) -> Result<bool> {
     shared.open()?;
     let (id, cursors) = (cursor_id(topic, group), shared.cursors());

@@ -284,6 +284,10 @@ impl GroupStore for Mongo {
         Box::pin(groups::groups(&self.shared, topic))
     }
 
+    fn topics_of_groups(&self) -> Pending<'_, Vec<Topic>> {
+        Box::pin(groups::topics(&self.shared))
+    }
+
     fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool> {
         Box::pin(groups::forget(&self.shared, topic, group))
     }

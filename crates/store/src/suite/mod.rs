@@ -81,6 +81,7 @@ macro_rules! suite {
             locate_answers_in_order_and_knows_what_it_does_not_know
             info_counts_what_is_there
             a_topic_without_events_does_not_exist
+            a_topic_with_settings_or_a_group_alone_is_known
             the_latest_of_a_key_is_its_last_event
             live_keys_are_paged_in_order_without_tombstones
             keys_are_compared_as_what_they_mean

@@ -194,4 +194,20 @@ pub async fn a_topic_without_events_does_not_exist(place: Box<dyn Place>) {
     assert_eq!(store.topics().await.expect("listed"), Vec::<Topic>::new());
 }
 
+/// What a backup has to have, although nobody has published there yet.
+pub async fn a_topic_with_settings_or_a_group_alone_is_known(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    let group = promethean_event::Group::parse("g").expect("group");
+    append(&*store, &[event("c")]).await;
+    for name in ["b", "c", "b.x"] {
+        store.compare_and_set(&topic(name), &group, 0, crate::GroupState::default()).await.expect("saved");
+    }
+    let settings = crate::TopicSettings { partitions: 3, ..crate::TopicSettings::default() };
+    store.set_settings(&topic("a"), settings).await.expect("set");
+    assert_eq!(store.topics_of_groups().await.expect("listed"), [topic("b"), topic("b.x"), topic("c")]);
+    assert_eq!(store.known_topics().await.expect("listed"), [topic("a"), topic("b"), topic("b.x"), topic("c")]);
+    assert!(store.forget(&topic("b"), &group).await.expect("forgotten"));
+    assert_eq!(store.known_topics().await.expect("listed"), [topic("a"), topic("b.x"), topic("c")]);
+}
+
 static RTOPIC: std::sync::LazyLock<Topic> = std::sync::LazyLock::new(|| topic("r"));

@@ -131,6 +131,9 @@ impl<S: Store, W: Watcher> GroupStore for Watched<S, W> {
     fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {
         self.call(Call::Other, move || self.store.groups(topic))
     }
+    fn topics_of_groups(&self) -> Pending<'_, Vec<Topic>> {
+        self.call(Call::Other, move || self.store.topics_of_groups())
+    }
     fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool> {
         self.call(Call::Other, move || self.store.forget(topic, group))
     }
