@@ -92,7 +92,8 @@ impl Core {
     /// Lets groups begin at the first event, where they have no place yet. One that cannot be saved is not the
     /// publisher's fault: the subscription joins by itself, and is told.
     async fn begin_on(&self, places: &BTreeSet<Place>) {
-        let begin = |(topic, group)| self.store.compare_and_set(topic, group, 0, GroupState::default());
+        let begun = GroupState::begun(self.wall());
+        let begin = |(topic, group)| self.store.compare_and_set(topic, group, 0, begun.clone());
         let saves = join_all(places.iter().map(|(topic, group)| begin((topic, group)))).await;
         for ((topic, group), saved) in places.iter().zip(saves) {
             match saved {

@@ -43,13 +43,20 @@ pub struct GroupState {
     pub unfinished: Vec<Unfinished>,
     /// A snapshot start that is not through.
     pub snapshot: Option<SnapshotState>,
-    /// How often the cursor was moved by hand; makes what was done before the move distinguishable.
+    /// Grows when the cursor is moved by hand, and begins at another number where a group begins anew: makes what was
+    /// done before distinguishable.
     pub generation: u64,
 }
 
 const VERSION: u8 = 1;
 
 impl GroupState {
+    /// The state of a group that begins at `now`, before the first event. One that was forgotten and begins anew is another:
+    /// its dead letters are not those of its former self.
+    pub fn begun(now: Millis) -> Self {
+        Self { generation: now.0, ..Self::default() }
+    }
+
     /// Events of the topic that are there and not done: see [`TopicInfo::left`].
     pub fn lag(&self, info: &TopicInfo) -> u64 {
         info.left(self.floor, &self.done)

@@ -324,7 +324,7 @@ impl Runner {
             floor: start.done,
             last: start.last,
             snapshot: cut.map(|cut| SnapshotState { cut, ..SnapshotState::default() }),
-            ..GroupState::default()
+            ..GroupState::begun(self.core.wall())
         };
         Ok((state, snapshot))
     }

@@ -163,3 +163,24 @@ async fn an_event_that_the_topic_just_took_can_be_sent_back_as_often_as_it_fails
     // The partition, which follows from the id, has one digit or two.
     bus.publish(&draft(taken + 2)).await.expect_err("the limit is what it was");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_was_forgotten_and_begins_anew_gets_its_own_dead_letters() {
+    let bus = bus();
+    publish(&bus, "t", 1).await;
+    let give_up = async || {
+        let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+        next(&mut events).await.nack("no").await.expect("nacked");
+        nothing(&mut events, SECOND).await;
+    };
+    give_up().await;
+    let group = promethean_bus::Group::parse("g").expect("a group");
+    while bus.forget_group(&topic("t"), &group).await.is_err() {
+        tokio::time::sleep(SECOND).await;
+    }
+    // The wall clock is real here.
+    std::thread::sleep(Duration::from_millis(2));
+    give_up().await;
+    let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(9)).await.expect("readable");
+    assert_eq!(letters.len(), 2, "a letter for each time that it was given up");
+}

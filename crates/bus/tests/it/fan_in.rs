@@ -165,8 +165,9 @@ async fn a_groups_place_on_a_new_topic_is_saved_when_its_first_event_is() {
     let mut others = subscribe(&bus, "new.*", "letters", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
     let _letters = subscribe(&bus, "dlq.**", "g", SubscribeOptions::default()).await;
     publish(&bus, "new.a", 1).await;
-    let place = bus.store().load(&topic("new.a"), &group("g")).await.expect("readable");
-    assert_eq!(place, Some((GroupState::default(), 1)), "before anybody could join");
+    let (place, version) = bus.store().load(&topic("new.a"), &group("g")).await.expect("readable").expect("a place");
+    assert_eq!((&place, version), (&GroupState { generation: place.generation, ..GroupState::default() }, 1));
+    assert!(place.generation > 0, "before anybody could join");
     next(&mut others).await.nack("no").await.expect("nacked");
     while bus.store().read(&topic("dlq.new.a"), 1, ReadMax::events(1)).await.expect("readable").is_empty() {
         tokio::task::yield_now().await;
