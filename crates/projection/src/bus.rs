@@ -61,6 +61,11 @@ impl<P: Projection> Projector<P> {
             folder.reached(Position { seq: state.floor, id });
             version = now;
         }
+        let (position, input) = (folder.position(), &folder.settings().input);
+        let place = store.locate(position.id.as_slice()).await?.pop().flatten().filter(|place| place.topic == *input);
+        if place.is_some_and(|place| place.seq != position.seq) {
+            return Err(Error::Renumbered { topic: input.to_string() });
+        }
         Ok(Self { bus: bus.clone(), folder, version })
     }
 

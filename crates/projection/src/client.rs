@@ -28,6 +28,8 @@ pub struct Projector<P: Projection> {
     client: Client,
     folder: Folder<P>,
     input: Subscription,
+    /// The input begins right after the position: nothing of it was folded before.
+    exact: bool,
     /// Barriers that came after this one's.
     barriers: Subscription,
 }
@@ -45,8 +47,8 @@ impl<P: Projection> Projector<P> {
         let filter = Filter { headers, ..Filter::default() };
         let after = SubscribeOptions { from: From::AfterId(barrier), filter, ..SubscribeOptions::default() };
         let barriers = client.subscribe(output.as_str(), None, after).await?;
-        let input = follow(client, input.as_str(), folder.position()).await?;
-        let mut projector = Self { client: client.clone(), folder, input, barriers };
+        let (input, exact) = follow(client, input.as_str(), folder.position()).await?;
+        let mut projector = Self { client: client.clone(), folder, input, exact, barriers };
         // Keys that an instance left behind their state when it was replaced.
         projector.publish().await?;
         Ok(projector)
@@ -81,7 +83,11 @@ impl<P: Projection> Projector<P> {
     async fn fold(&mut self, first: Delivery) -> Result<usize, Error> {
         let (mut next, mut folded) = (Some(first), 0);
         while let Some(delivery) = next.take() {
-            self.folder.fold(&Input::from(delivery.event()))?;
+            let input = Input::from(delivery.event());
+            if self.exact && input.seq <= self.folder.position().seq {
+                return Err(Error::Renumbered { topic: self.folder.settings().input.to_string() });
+            }
+            self.folder.fold(&input)?;
             folded += 1;
             if folded < READ && !self.folder.is_full() {
                 next = match self.input.next().now_or_never() {
@@ -178,15 +184,16 @@ async fn restore<P: Projection>(client: &Client, folder: &mut Folder<P>) -> Resu
 }
 
 /// The input after `position`.
-async fn follow(client: &Client, topic: &str, position: Position) -> Result<Subscription, Error> {
+/// What comes after the position; and whether it is known that nothing of it was folded before.
+async fn follow(client: &Client, topic: &str, position: Position) -> Result<(Subscription, bool), Error> {
     if let Some(id) = position.id {
         let options = SubscribeOptions { from: From::AfterId(id), ..SubscribeOptions::default() };
         match client.subscribe(topic, None, options).await {
             // It has gone from the log: from the beginning of what is there, and what was folded before is left out.
             Err(error) if error.code() == Some(Code::UnknownId) => {}
-            subscribed => return Ok(subscribed?),
+            subscribed => return Ok((subscribed?, true)),
         }
     }
     let options = SubscribeOptions { from: From::Earliest, ..SubscribeOptions::default() };
-    Ok(client.subscribe(topic, None, options).await?)
+    Ok((client.subscribe(topic, None, options).await?, false))
 }

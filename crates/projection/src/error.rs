@@ -24,6 +24,15 @@ pub enum Error {
         /// The projection.
         name: String,
     },
+    /// The input is not the log that the state was folded from.
+    #[error(
+        "{topic} has other seqs than when this state was made of it (exported and imported?): events would be left out; \
+         let the projection write to another output topic, or move the hub with `promethean backup`, which keeps the seqs"
+    )]
+    Renumbered {
+        /// The input.
+        topic: String,
+    },
     /// The bus refused or failed.
     #[cfg(feature = "bus")]
     #[error(transparent)]

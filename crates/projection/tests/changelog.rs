@@ -178,6 +178,20 @@ async fn a_sqlite_table_goes_by_the_version() {
 }
 
 #[tokio::test]
+async fn the_version_is_found_beside_whatever_json_allows() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Sqlite { table, outside } = Sqlite::open(dir.path());
+    let mut table = table.with_version("/meta/v");
+    let texts = [r#"{"meta":{"v":4}}"#, r#"{"big":1e400,"half":"\ud800","meta":{"v":5}}"#, r#"{"meta":{"v":4},"n":3}"#];
+    for (seq, text) in (1..).zip(texts) {
+        let payload = Some(RawValue::from_string(text.to_owned()).expect("JSON"));
+        table.apply(vec![Change { payload, ..change("k", seq, None) }]).await.expect("applied");
+    }
+    let stored = outside.query_row("SELECT payload FROM processes", (), |row| row.get::<_, String>(0));
+    assert_eq!(stored.expect("a row"), texts[1]);
+}
+
+#[tokio::test]
 async fn a_sqlite_table_follows_a_topic() {
     let dir = tempfile::tempdir().expect("a directory");
     follows_a_topic(&mut Sqlite::open(dir.path()), 12, Duration::from_millis(2)).await;

@@ -315,3 +315,42 @@ async fn on_a_bus_an_instance_that_was_replaced_publishes_nothing_more() {
     assert!(matches!(stopped, Error::Replaced { .. }), "{stopped}");
     assert_eq!(latest_sum(&bus).await, 1, "the new one has not folded more");
 }
+
+/// The same events again on another hub, without the first two: as `export --from` and `import` would have it.
+async fn imported(bus: &Bus) -> Bus {
+    let to = memory_bus();
+    for name in ["in", "out"] {
+        let topic = Topic::parse(name).expect("a topic");
+        let events = bus.store().read(&topic, 1, promethean_store::ReadMax::events(99)).await.expect("read");
+        for event in events.iter().filter(|event| name == "out" || event.seq > 2) {
+            let payload = serde_json::value::RawValue::from_string(event.payload().to_owned()).expect("JSON");
+            let mut draft = Draft::new(topic.clone(), Cow::Owned(payload));
+            draft.options.id = Some(event.id);
+            draft.options.key = event.key();
+            draft.options.headers = event.fields().headers;
+            to.publish(&draft).await.expect("published");
+        }
+    }
+    to
+}
+
+#[tokio::test]
+async fn a_state_whose_input_was_numbered_anew_is_refused_and_not_left_behind() {
+    let bus = memory_bus();
+    let settings = || Settings::new("sums", "in", "out").expect("good");
+    let mut first = bus::Projector::open(&bus, settings(), Sums).await.expect("opened");
+    for number in 1..=5 {
+        publish(&bus, "in", Some("a"), None, &number).await;
+    }
+    first.catch_up().await.expect("folded");
+    let bus = imported(&bus).await;
+    let refused = bus::Projector::open(&bus, settings(), Sums).await.err().expect("refused");
+    assert!(matches!(refused, Error::Renumbered { .. }), "{refused}");
+    assert!(refused.to_string().contains("promethean backup"), "{refused}");
+
+    let connection = connect(hub(&bus).await).await;
+    let mut projector = client::Projector::open(&connection, settings(), Sums).await.expect("opened");
+    publish(&bus, "in", Some("a"), None, &6).await;
+    let refused = projector.step().await.expect_err("the sixth has the place of the fourth");
+    assert!(matches!(refused, Error::Renumbered { .. }), "{refused}");
+}

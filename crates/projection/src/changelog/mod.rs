@@ -95,8 +95,18 @@ fn latest(changes: impl Iterator<Item = Option<Change>>) -> Vec<Change> {
 /// The number at `pointer` (`/version`) of a state.
 #[cfg(any(feature = "sqlite", feature = "mongo"))]
 fn version_of(change: &Change, pointer: Option<&str>) -> Option<i64> {
-    let payload: serde_json::Value = serde_json::from_str(change.payload.as_ref()?.get()).ok()?;
-    payload.pointer(pointer?)?.as_i64()
+    let path = pointer?.strip_prefix('/')?.split('/').map(|part| part.replace("~1", "/").replace("~0", "~"));
+    // Only what is on the way is read: the rest may be any JSON, also numbers that are none of Rust's.
+    let mut at: &RawValue = change.payload.as_ref()?;
+    for part in path {
+        at = match serde_json::from_str::<std::collections::HashMap<String, &RawValue>>(at.get()) {
+            Ok(members) => members.get(&part).copied()?,
+            Err(_) => {
+                serde_json::from_str::<Vec<&RawValue>>(at.get()).ok()?.get(part.parse::<usize>().ok()?).copied()?
+            }
+        };
+    }
+    serde_json::from_str(at.get()).ok()
 }
 
 /// Follows `topic` over a connection to a hub, as the group `group`, for as long as both sides go on.
