@@ -66,7 +66,7 @@ pub(crate) enum Command {
     Replay(ReplayArgs),
     /// Stream topics' events to standard output, one a line, in constant memory.
     Export(ExportArgs),
-    /// Publish exported events with their ids; doing it again stores nothing twice.
+    /// Publish exported events with their ids; doing it again stores nothing twice that is still there.
     Import(ImportArgs),
     /// Put load on a running hub and measure it.
     ///

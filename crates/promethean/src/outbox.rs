@@ -46,15 +46,21 @@ impl Place {
 
     /// Opens the outbox; `schema` says what to do about a table that is missing.
     pub(crate) async fn open(&self, table: &str, schema: Schema) -> Result<Arc<dyn OutboxStore>, Failure> {
-        let at = |error: promethean_outbox::Error| match error.is_unreachable() {
-            true => {
+        let at = |error: promethean_outbox::Error| match &error {
+            _ if error.is_unreachable() => {
                 let remedy = "check the address, and that the replica set runs and has a primary";
                 Failure::new(
                     Exit::Unreachable,
                     format!("outbox in {}: nobody answers; {remedy}: {error}", self.shown()),
                 )
             }
-            false => Failure::failed(format!("outbox in {}: {error}", self.shown())),
+            promethean_outbox::Error::Name(_) => Failure::usage(format!("the outbox: {error}")),
+            // SQLite's own words: file is not a database.
+            promethean_outbox::Error::Sqlite(sqlite) if sqlite.to_string().contains("not a database") => {
+                let remedy = "name the file of the service's own database";
+                Failure::failed(format!("outbox in {}: {error}; {remedy}", self.shown()))
+            }
+            _ => Failure::failed(format!("outbox in {}: {error}", self.shown())),
         };
         match self {
             Place::Sqlite(path) => {

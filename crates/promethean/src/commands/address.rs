@@ -12,6 +12,8 @@ use crate::exit::Failure;
 pub(super) const GIVE_A_TOKEN: &str = "give a token with --token, PROMETHEAN_TOKEN or promethean context set";
 /// The remedy where nobody answers.
 pub(super) const START_ONE: &str = "start a hub with `promethean serve`, or name another with --server";
+/// The remedy where somebody answers who does not know what is asked for.
+pub(super) const NAME_OPS: &str = "name the hub's ops address (8082), which answers everything";
 /// The remedy where a hub's certificate is none that this machine trusts.
 pub(super) const TRUST_IT: &str =
     "for a private authority name its certificate's file in SSL_CERT_FILE, and the hub as its certificate does";

@@ -277,14 +277,19 @@ impl Redriven {
     }
 }
 
+/// What is read of an event: the rest may be any JSON, also what no number or string of Rust can be.
+#[derive(Deserialize)]
+struct OnTopic {
+    topic: String,
+}
+
 fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
     let body = filter(args)?;
     let peer = Peer::new(&args.hub, Port::Ops)?;
     for id in &args.ids {
         // One that is not there is a mistake; one that was sent back before is not.
-        let letter: Value = peer.read("/event", &[("id", id.clone())])?;
-        if letter["topic"] != format!("dlq.{}", args.topic) {
-            let topic = letter["topic"].as_str().unwrap_or_default();
+        let OnTopic { topic } = peer.read("/event", &[("id", id.clone())])?;
+        if topic != format!("dlq.{}", args.topic) {
             return Err(Failure::new(
                 Exit::NotFound,
                 format!("{id} is no dead letter of {}: it is on {topic}", args.topic),

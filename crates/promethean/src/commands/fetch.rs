@@ -5,6 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use promethean_event::Code;
 use serde::de::DeserializeOwned;
 
 use super::address::{self, Port, Target, Url};
@@ -129,17 +130,20 @@ impl Answer {
         if self.status == 200 {
             return Ok(self);
         }
-        let exit = match self.status {
+        let (status, server) = (self.status, self.server.clone());
+        let (said, code) = self.said_with_code();
+        // The hub's 404 of a thing says unknown_id; that of a route, bad_request; that of another server, something else.
+        let elsewhere = status == 426 || (status == 404 && code.as_deref() != Some(Code::UnknownId.as_str()));
+        let exit = match status {
+            _ if elsewhere => Exit::Usage,
             401 | 403 => Exit::Denied,
             404 => Exit::NotFound,
-            400 | 405 | 413 | 426 => Exit::Usage,
+            400 | 405 | 413 => Exit::Usage,
             _ => Exit::Failed,
         };
-        let (status, server) = (self.status, self.server.clone());
-        let said = self.said();
         let remedy = match status {
+            _ if elsewhere => format!("; {}", address::NAME_OPS),
             401 => format!("; {}", address::GIVE_A_TOKEN),
-            426 => "; name the hub's ops address (8082), which answers everything".to_owned(),
             _ => String::new(),
         };
         Err(Failure::new(exit, format!("{server} answered {status}: {said}{remedy}")))
@@ -147,14 +151,19 @@ impl Answer {
 
     /// What an error's body says, for people.
     pub(super) fn said(self) -> String {
+        self.said_with_code().0
+    }
+
+    /// The same, and its code.
+    fn said_with_code(self) -> (String, Option<String>) {
         let mut body = Vec::new();
         let _ = self.body.take(MAX_ERROR).read_to_end(&mut body);
         let body = String::from_utf8_lossy(&body).into_owned();
         let value: Option<serde_json::Value> = serde_json::from_str(&body).ok();
         let field = |name: &str| value.as_ref().and_then(|value| value.get(name)?.as_str());
         match (field("error"), field("code")) {
-            (Some(error), Some(code)) => format!("{error} ({code})"),
-            _ => super::out::plain(body.trim()),
+            (Some(error), Some(code)) => (format!("{error} ({code})"), Some(code.to_owned())),
+            _ => (super::out::plain(body.trim()), None),
         }
     }
 
@@ -167,7 +176,7 @@ impl Answer {
     pub(super) fn text(self) -> Result<String, Failure> {
         let mut text = String::new();
         let read = self.body.take(MAX_WHOLE + 1).read_to_string(&mut text);
-        match read.map_err(|error| failed(&self.server, &error))? as u64 {
+        match read.map_err(|error| broken_off(&self.server, &error))? as u64 {
             0..=MAX_WHOLE => Ok(text),
             _ => Err(Failure::failed(format!("{}: the answer has more than {MAX_WHOLE} bytes", self.server))),
         }
@@ -175,12 +184,23 @@ impl Answer {
 
     /// The next bytes of the body; none at its end.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
-        self.body.read(buffer).map_err(|error| failed(&self.server, &error))
+        self.body.read(buffer).map_err(|error| broken_off(&self.server, &error))
     }
 }
 
 fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     headers.iter().find(|(this, _)| this.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+}
+
+/// An answer that had begun and does not go on.
+fn broken_off(server: &str, error: &io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => failed(server, error),
+        _ => Failure::new(
+            Exit::Unreachable,
+            format!("{server}: the answer was cut off: {error}; the hub's log says why, if it still runs"),
+        ),
+    }
 }
 
 /// A failed read or write, with its exit code.

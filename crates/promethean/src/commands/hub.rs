@@ -41,9 +41,15 @@ pub(super) async fn connect(at: &At) -> Result<Client, Failure> {
     builder.connect().await.map_err(failure)
 }
 
+/// Whether somebody answered who takes no WebSockets there: the hub's HTTP port, or another server.
+fn answered(reason: &str) -> bool {
+    reason.contains("404 Not Found")
+}
+
 /// A client's error with its exit code.
 pub(super) fn failure(error: Error) -> Failure {
     let exit = match &error {
+        Error::Connect { reason, .. } if answered(reason) => Exit::Usage,
         Error::Connect { .. } | Error::Lost => Exit::Unreachable,
         _ if error.is_denied() => Exit::Denied,
         _ => match error.code() {
@@ -54,6 +60,7 @@ pub(super) fn failure(error: Error) -> Failure {
     };
     let remedy = match &error {
         Error::Connect { reason, .. } if address::is_untrusted(reason) => address::TRUST_IT,
+        Error::Connect { reason, .. } if answered(reason) => address::NAME_OPS,
         Error::Connect { .. } => address::START_ONE,
         _ if error.is_denied() && error.code() != Some(Code::Forbidden) => address::GIVE_A_TOKEN,
         _ => return Failure::new(exit, error),

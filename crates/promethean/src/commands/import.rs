@@ -1,4 +1,4 @@
-//! `promethean import`: exported events into a hub, with their ids, so that doing it again stores nothing twice.
+//! `promethean import`: exported events into a hub, with their ids, so that doing it again stores nothing twice that is still there.
 //!
 //! A thread reads lines and makes batches, at most [`AHEAD`] of them wait; the connection publishes one at a time, in
 //! order. So memory does not grow with the input, and a fresh topic gets the seqs that the lines have. A hub that has no

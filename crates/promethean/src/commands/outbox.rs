@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::out::{self, Table};
-use super::{hub, logging};
+use super::{address, hub, logging};
 use crate::args::{DrainArgs, OutboxAt, OutboxCommand};
 use crate::config::{LogFormat, duration};
 use crate::exit::{Exit, Failure};
@@ -26,6 +26,8 @@ pub(crate) fn run(command: OutboxCommand) -> Result<(), Failure> {
         }),
         OutboxCommand::Retry { ids, all, json, outbox } => hub::run(async {
             let store = open(&outbox, Schema::Require).await?;
+            // A UUID is the same in both cases; a row has it as it was written.
+            let ids = ids.into_iter().flat_map(|id| [id.to_ascii_lowercase(), id.to_ascii_uppercase(), id]).collect();
             let which = if all { Which::All } else { Which::Ids(ids) };
             let retried = store.retry(&which).await.map_err(Failure::failed)?;
             match json {
@@ -164,7 +166,11 @@ async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Fail
     let _ = tokio::time::timeout(Duration::from_secs(1), client.close()).await;
     report(&snapshot, args.json)?;
     match ended {
-        Some(reason) => Err(Failure::new(Exit::Denied, format!("the outbox is no longer drained: {reason}"))),
+        Some(reason) => {
+            let remedy =
+                if reason.contains("unauthorized") { format!("; {}", address::GIVE_A_TOKEN) } else { String::new() };
+            Err(Failure::new(Exit::Denied, format!("the outbox is no longer drained: {reason}{remedy}")))
+        }
         None => Ok(()),
     }
 }

@@ -48,7 +48,13 @@ pub(crate) fn parse(tables: &toml::Table) -> Result<BTreeMap<Topic, TopicSetting
         if !table.is_table() {
             return Err(at("must be a table of settings, [topics.\"name\"]".to_owned()));
         }
-        let table: Table = table.clone().try_into().map_err(|error: toml::de::Error| at(error.message().to_owned()))?;
+        let table: Table = table.clone().try_into().map_err(|error: toml::de::Error| {
+            let culprit =
+                table.as_table().and_then(|table| table.iter().find(|(name, value)| alone(name, value).is_err()));
+            // An unknown one is named already.
+            let named = culprit.filter(|(name, _)| !error.message().contains(name.as_str()));
+            at(named.map_or_else(String::new, |(name, _)| format!("{name}: ")) + error.message())
+        })?;
         let settings = settings(&topic, table).map_err(at)?;
         topics.insert(topic, settings);
     }
@@ -57,6 +63,11 @@ pub(crate) fn parse(tables: &toml::Table) -> Result<BTreeMap<Topic, TopicSetting
         targets.check(topic).map_err(|reason| ConfigError::new(&format!("topics.{:?}", topic.as_str()), reason))?;
     }
     Ok(topics)
+}
+
+/// Whether a setting could be read if it were the only one.
+fn alone(name: &str, value: &toml::Value) -> Result<Table, toml::de::Error> {
+    toml::Table::from_iter([(name.to_owned(), value.clone())]).try_into()
 }
 
 fn settings(topic: &Topic, table: Table) -> Result<TopicSettings, String> {
@@ -186,6 +197,8 @@ mod tests {
         for (text, named) in [
             ("[\"a b\"]\npartitions = 1", "a b"),
             ("[a]\npartition = 1", "partition"),
+            ("[a]\ncompaction = \"yes\"", "compaction: invalid type"),
+            ("[a]\npartitions = 3\nretentionDays = 1.5", "retentionDays: invalid type"),
             ("[a]\npartitions = 0", "partitions"),
             ("[a]\nmax_age = \"long\"", "max_age"),
             ("[a]\nmax_age = \"1d\"\nretentionDays = 1", "retentionDays"),

@@ -183,11 +183,36 @@ fn an_outbox_is_drained_listed_and_retried_with_the_same_codes() {
             (&with(&["outbox", "drain", "--once", "--lease", "long"]), 2, "--lease"),
             (&with(&["outbox", "list", "--status", "lost"]), 2, "--status"),
             (&["outbox", "list", "--outbox", NOBODY], 3, "nobody answers; check the address"),
+            (&with(&["outbox", "list", "--table", "a b"]), 2, "no name for a table"),
             (&with(&["outbox", "retry", "no-such-row"]), 5, "outbox list"),
             (&["outbox", "retry", "x"], 2, "--outbox"),
             (&["outbox", "list", "--outbox", "shop.db"], 2, "sqlite:PATH"),
         ],
     );
+}
+
+#[test]
+fn a_drain_without_a_token_is_told_how_to_give_one_and_a_row_is_found_in_both_cases_of_its_id() {
+    let hub = Hub::start(&[("WS_TOKEN", "sesame")]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("shop.db");
+    drop(SqliteOutbox::open(&path).expect("made"));
+    let shop = rusqlite::Connection::open(&path).expect("opened");
+    let url = format!("sqlite:{}", path.display());
+    let add = |id: &str, topic: &str| {
+        let row = (id, topic, "1");
+        shop.execute("INSERT INTO outbox (id, topic, payload) VALUES (?1, ?2, ?3)", row).expect("added");
+    };
+    add("0199D1C0-7D3B-7CC2-8B1A-3F0E2C9A4B5D", "no topic");
+    hub.ok(&["outbox", "drain", "--once", "--token", "sesame", "--outbox", &url], "");
+    let retry = ["outbox", "retry", "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d", "--outbox", &url];
+    assert!(hub.ok(&retry, "").starts_with("1 row"), "parked, and found by the same id in lower case");
+    add("0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5e", "a");
+    check(&hub, &[(&["outbox", "drain", "--once", "--outbox", &url], 4, "give a token with --token")]);
+    let file = dir.path().join("notes.txt");
+    std::fs::write(&file, "no database, but long enough to be looked at as one: ".repeat(40)).expect("written");
+    let url = format!("sqlite:{}", file.display());
+    check(&hub, &[(&["outbox", "list", "--outbox", &url], 1, "the service's own database")]);
 }
 
 #[test]
@@ -378,4 +403,21 @@ fn json_and_dry_runs_go_together() {
     assert_eq!((&told["dryRun"], &told["again"]), (&true.into(), &1.into()), "{told}");
     let told = json_lines(&hub.ok(&["group", "forget", "a", "g", "--yes", "--json"], "")).remove(0);
     assert_eq!(told["forgotten"], true);
+}
+
+#[test]
+fn who_names_a_port_that_does_not_know_the_question_is_told_which_one_does() {
+    let hub = Hub::start(&[]);
+    let http = hub.http.clone();
+    for args in TALKING.iter().filter(|args| !matches!(args[0], "import" | "bench")) {
+        let (code, said) = hub.exit(&[args, &["--server", &http][..]].concat());
+        if code != 0 && !said.contains("unknown_id") {
+            assert_eq!(code, 2, "{args:?}: {said}");
+            assert!(said.contains("ops address (8082)"), "{args:?}: {said}");
+        }
+    }
+    let (code, said) = hub.exit(&["group", "list", "--server", &http]);
+    assert!(code == 2 && said.contains("no such route"), "{code}: {said}");
+    let (code, said) = hub.exit(&["pub", "a", "1", "--server", &http]);
+    assert!(code == 2 && said.contains("404"), "{code}: {said}");
 }

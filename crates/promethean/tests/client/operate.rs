@@ -169,6 +169,22 @@ fn dead_letters_are_listed_shown_and_sent_back_once() {
 }
 
 #[test]
+fn a_letter_is_sent_back_by_its_id_whatever_its_payload_holds_that_json_allows() {
+    let hub = Hub::start(&[]);
+    let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
+    for (number, payload) in ["1e400", "\"\\ud800\"", "{\"\\ud800\":1}", &deep].into_iter().enumerate() {
+        let id = format!("0199d1c0-7d3b-7cc2-8b1a-{number:012}");
+        let original = format!(r#"{{"id":"{id}","seq":1,"ts":1,"topic":"b","payload":{payload}}}"#);
+        let letter = format!(r#"{{"topic":"b","group":"g","original":{original},"err":"no","attempts":1,"ts":1}}"#);
+        let letter_id = format!("0199d1c0-7d3b-7cc2-8b1b-{number:012}");
+        hub.ok(&["pub", "dlq.b", &letter, "--id", &letter_id], "");
+        assert!(hub.ok(&["dlq", "redrive", "b", &letter_id], "").starts_with("1 letter sent back to b"), "{payload}");
+        let exported = hub.ok(&["export", "b"], "");
+        assert!(exported.lines().last().is_some_and(|line| line.contains(payload)), "{payload}: {exported}");
+    }
+}
+
+#[test]
 fn an_empty_filter_is_a_mistake_and_sends_nothing_back() {
     let hub = Hub::start(&[]);
     dead_letters(&hub, 1);
