@@ -19,7 +19,7 @@ use crate::inbox::Inbox;
 use crate::metrics::Metrics;
 use crate::patterns::Patterns;
 use crate::relay::{Cluster, Origin, RelayError, Relaying, SeekTo};
-use crate::runner::{self, Handle, Input, seek_of};
+use crate::runner::{self, Handle, Input, Room, seek_of};
 use crate::status::{self, GroupStatus, Lag};
 use crate::subscription::Membership;
 use crate::{Burst, Error, Placed, Published, Subscription, burst};
@@ -79,6 +79,8 @@ pub(crate) struct Core {
     next_subscription: AtomicU64,
     /// Above every lease of a runner that has ended: the clock alone may stand still between two of them.
     pub(crate) leases: AtomicU64,
+    /// What groups with a backlog have read ahead.
+    pub(crate) ahead: Arc<Room>,
     draining: AtomicBool,
 }
 
@@ -105,6 +107,7 @@ impl Bus {
             runners: Mutex::default(),
             next_subscription: AtomicU64::new(1),
             leases: AtomicU64::new(0),
+            ahead: Arc::default(),
             draining: AtomicBool::new(false),
         };
         Self { core: Arc::new(core) }

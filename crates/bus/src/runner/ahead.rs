@@ -2,10 +2,13 @@
 //!
 //! A consumer that is behind asks for as many events as it has credit for, which may be few; the store reads a piece of
 //! a file whatever is asked. So a backlog is read in pieces of a good size and given out from here. Invariants: what is
-//! held follows directly on what was given out; it is bounded by [`READ`]; it is let go soon after it was read, so that
-//! what retention or compaction took away meanwhile is not given out much later.
+//! held follows directly on what was given out; it is bounded by [`READ`], and what all groups hold by [`Room`]: the more
+//! they hold, the smaller the pieces; it is let go soon after it was read, so that what retention or compaction took away
+//! meanwhile is not given out much later.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use promethean_event::{Event, Millis, Seq};
@@ -16,9 +19,31 @@ pub(super) const READ: ReadMax = ReadMax { events: 2_048, bytes: 512 * 1024 };
 /// How long after they were read events may be given out from here.
 const KEPT: Duration = Duration::from_secs(1);
 
+/// What all groups may hold together, about: then each reads pieces of [`LEAST`].
+const MOST: usize = 64 << 20;
+/// The smallest piece: a file is never read event by event.
+const LEAST: usize = 16 * 1024;
+/// A piece is this part of what is free at most.
+const SHARE: usize = 64;
+
+/// The bytes that all groups hold.
+#[derive(Debug, Default)]
+pub(crate) struct Room(AtomicUsize);
+
+impl Room {
+    /// What a group with a backlog reads at once, if it can give out `max` events now.
+    pub(super) fn read(&self, max: usize) -> ReadMax {
+        let free = MOST.saturating_sub(self.0.load(Ordering::Relaxed));
+        ReadMax { events: max.max(READ.events), bytes: (free / SHARE).clamp(LEAST, READ.bytes) }
+    }
+}
+
 /// What was read ahead.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
+    room: Arc<Room>,
+    /// Bytes of the events.
+    bytes: usize,
     /// The place that the events follow on: only who asks for this one gets them.
     from: Seq,
     events: VecDeque<Event>,
@@ -26,6 +51,16 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
+    pub(super) fn new(room: Arc<Room>) -> Self {
+        Self { room, bytes: 0, from: 0, events: VecDeque::new(), until: Millis(0) }
+    }
+
+    /// It holds so many bytes now.
+    fn hold(&mut self, bytes: usize) {
+        self.room.0.fetch_add(bytes, Ordering::Relaxed);
+        self.room.0.fetch_sub(std::mem::replace(&mut self.bytes, bytes), Ordering::Relaxed);
+    }
+
     /// Up to `max` events from `from` on, where they are here.
     pub(super) fn take(&mut self, from: Seq, max: usize, now: Millis) -> Option<Vec<Event>> {
         if from != self.from || self.events.is_empty() || self.until <= now {
@@ -37,6 +72,8 @@ impl Ahead {
         self.from = taken.last().map_or(from, |last| last.seq + 1);
         if self.events.is_empty() {
             self.clear();
+        } else {
+            self.hold(self.bytes - size(&taken));
         }
         Some(taken)
     }
@@ -44,7 +81,9 @@ impl Ahead {
     /// Keeps of `read` what is beyond `max` events.
     pub(super) fn keep(&mut self, read: &mut Vec<Event>, max: usize, now: Millis) {
         if read.len() > max {
-            self.events = read.split_off(max).into();
+            let rest = read.split_off(max);
+            self.hold(size(&rest));
+            self.events = rest.into();
             self.from = read.last().map_or(0, |last| last.seq + 1);
             self.until = now + KEPT;
         }
@@ -53,6 +92,7 @@ impl Ahead {
     /// Lets everything go: the place was moved, or nobody wants it.
     pub(super) fn clear(&mut self) {
         self.events = VecDeque::new();
+        self.hold(0);
     }
 
     /// When what is here is to be let go.
@@ -66,6 +106,16 @@ impl Ahead {
             self.clear();
         }
     }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
+}
+
+fn size(events: &[Event]) -> usize {
+    events.iter().map(|event| event.body.len()).sum()
 }
 
 #[cfg(test)]
@@ -111,6 +161,34 @@ mod tests {
         ahead.keep(&mut events(1..=9), 3, Millis(0));
         ahead.expire(Millis(1_000));
         assert_eq!(ahead.expires(), None);
+    }
+
+    #[test]
+    fn the_more_all_groups_hold_the_less_is_read_and_what_is_let_go_counts_no_more() {
+        let room = Arc::new(Room::default());
+        assert_eq!(room.read(5), READ);
+        assert_eq!(room.read(9_000).events, 9_000);
+        let mut holders: Vec<Ahead> = Vec::new();
+        let (mut read, one) = (events(1..=9), size(&events(1..=1)));
+        for number in 0..3 {
+            let mut ahead = Ahead::new(Arc::clone(&room));
+            ahead.keep(&mut read.clone(), 3, Millis(0));
+            holders.push(ahead);
+            assert_eq!(room.0.load(Ordering::Relaxed), (number + 1) * 6 * one);
+        }
+        assert_eq!(seqs(holders[0].take(4, 2, Millis(0))), [4, 5]);
+        assert_eq!(room.0.load(Ordering::Relaxed), 16 * one);
+        holders[0].keep(&mut read, 3, Millis(0));
+        assert_eq!(room.0.load(Ordering::Relaxed), 18 * one, "what it held before is gone");
+        holders[1].expire(Millis(0) + KEPT);
+        assert_eq!(room.0.load(Ordering::Relaxed), 12 * one);
+        drop(holders);
+        assert_eq!(room.0.load(Ordering::Relaxed), 0);
+        let sizes = [0, MOST - SHARE * 100_000, MOST, 2 * MOST].map(|held| {
+            room.0.store(held, Ordering::Relaxed);
+            room.read(1).bytes
+        });
+        assert_eq!(sizes, [READ.bytes, 100_000, LEAST, LEAST]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use promethean_event::{Draft, Event, EventId, Seq, Topic, payload_of};
 use promethean_store::{Outcome, ReadMax, Result as StoreResult};
 
-use super::{Runner, ahead};
+use super::Runner;
 use crate::bus::Core;
 use crate::dispatcher::{Command, DeadLetter, Deliver, Dispatcher};
 use crate::{Burst, Given, burst};
@@ -35,11 +35,7 @@ impl Runner {
         let read = match self.ahead.take(from, max, self.core.clock.now()) {
             Some(events) => Ok(events),
             None => {
-                let at_once = if behind {
-                    ReadMax { events: max.max(ahead::READ.events), ..ahead::READ }
-                } else {
-                    ReadMax::events(max)
-                };
+                let at_once = if behind { self.core.ahead.read(max) } else { ReadMax::events(max) };
                 let started = std::time::Instant::now();
                 let read = self.core.store.read(&self.topic, from, at_once).await;
                 self.core.metrics.poll_duration.observe(started.elapsed());

@@ -29,6 +29,7 @@ use crate::dispatcher::{Command, Dispatcher, MemberId};
 use crate::metrics::GroupObserver;
 
 use ahead::Ahead;
+pub(crate) use ahead::Room;
 use alarm::Alarm;
 pub(crate) use input::{Input, Join};
 use save::Saving;
@@ -89,6 +90,7 @@ impl Runner {
         Self {
             tail: core.store.watch(&topic),
             metrics: GroupObserver::new(&core.metrics, &topic, &group),
+            ahead: Ahead::new(Arc::clone(&core.ahead)),
             core,
             topic,
             group,
@@ -98,7 +100,6 @@ impl Runner {
             members,
             wake: Arc::new(Notify::new()),
             snapshot: None,
-            ahead: Ahead::default(),
             saving: Saving::default(),
             read_again: None,
             commands: Vec::new(),
