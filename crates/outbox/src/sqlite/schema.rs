@@ -72,6 +72,8 @@ impl Statements {
                UNION SELECT e.key FROM {table} AS e
                WHERE e.status = 'claimed' AND e.lease_until IS NULL AND e.key IS NOT NULL)"
         );
+        // Since when a row waits, as far as anybody knows: one whose time is not known hides no other.
+        let since = "CASE WHEN typeof(added) = 'integer' THEN added WHEN typeof(ts) = 'integer' THEN ts END";
         Self {
             table: table.to_owned(),
             add: format!(
@@ -84,7 +86,7 @@ impl Statements {
             claim: format!(
                 "WITH {held},
                  due AS (
-                   SELECT o.seq AS seq, octet_length(o.payload) AS bytes FROM {table} AS o
+                   SELECT o.seq AS seq, coalesce(octet_length(o.payload), 0) AS bytes FROM {table} AS o
                    WHERE {due}
                    ORDER BY o.seq LIMIT :rows),
                  fitting AS (SELECT seq, SUM(bytes) OVER (ORDER BY seq) - bytes AS before FROM due)
@@ -128,9 +130,9 @@ impl Statements {
                      + (SELECT count(*) FROM {table} WHERE status = 'claimed' AND lease_until IS NULL),
                    (SELECT count(*) FROM {table} WHERE status = 'error'),
                    min((SELECT coalesce(min(since), 9e18) FROM
-                          (SELECT coalesce(added, ts) AS since FROM {table} WHERE status = 'pending'
+                          (SELECT {since} AS since FROM {table} WHERE status = 'pending' AND ({since}) IS NOT NULL
                            ORDER BY seq LIMIT 1)),
-                       (SELECT coalesce(min(added), 9e18) FROM {table}
+                       (SELECT coalesce(min({since}), 9e18) FROM {table}
                           WHERE lease_until IS NOT NULL AND status = 'claimed'))"
             ),
             list: format!(

@@ -7,6 +7,7 @@ mod failover;
 mod fakes;
 mod law;
 mod mongo;
+mod old_tables;
 mod once;
 mod random;
 mod sqlite;
