@@ -298,7 +298,7 @@ fn check_journal(disk: &dyn Disk, dir: &Path, settled: u64, report: &mut Report)
 fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut Report) {
     for meta in &manifest.tables {
         let path = super::ids::path(dir, meta.number);
-        match Table::open(disk, dir, meta.clone()) {
+        match Table::open_to_check(disk, dir, meta.clone()) {
             Err(error) => report.found(&path, 0, error.to_string(), true),
             Ok(table) => {
                 if let Err(error) = table.check() {

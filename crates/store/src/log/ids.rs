@@ -3,6 +3,9 @@
 //! Ids that the hub made go up with time, so tables hardly overlap and a lookup touches one or two of them; within a
 //! table it is a binary search over pages. Ids that clients made may be anything and are in the redb index instead.
 //!
+//! A table can be made anew from the segments: one that a look-up finds to be damaged loses its name at once, so that the
+//! next start does so.
+//!
 //! ```text
 //!  file   = page · page · … · topics
 //!  page   = entry × 146 (id:16 · topic:u32 · seq:u64, ascending by id; the last page is filled with 0xff) · crc:u32 · 0:u32
@@ -13,6 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldhash::fast::RandomState;
 use promethean_event::{EventId, Seq};
@@ -20,7 +24,7 @@ use promethean_event::{EventId, Seq};
 use super::codec::{u32_at, u64_at};
 use super::disk::{Disk, File, Mode};
 use super::segment::{damaged, failed};
-use crate::Result;
+use crate::{Error, Result};
 
 const ENTRY: usize = 28;
 const ENTRIES: usize = 146;
@@ -140,6 +144,9 @@ pub(super) struct Table {
     pub(super) meta: TableMeta,
     path: PathBuf,
     file: Arc<dyn File>,
+    /// Where it loses its name when it is damaged; none: whoever looks changes nothing.
+    disk: Option<Arc<dyn Disk>>,
+    damaged: AtomicBool,
 }
 
 pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
@@ -193,26 +200,65 @@ impl Table {
         Ok(Some(TableMeta { number, pages, topics: last.len() as u64, min, max }))
     }
 
-    pub(super) fn open(disk: &dyn Disk, dir: &Path, meta: TableMeta) -> io::Result<Self> {
+    pub(super) fn open(disk: &Arc<dyn Disk>, dir: &Path, meta: TableMeta) -> io::Result<Self> {
+        Ok(Self { disk: Some(Arc::clone(disk)), ..Self::open_to_check(&**disk, dir, meta)? })
+    }
+
+    /// As [`Self::open`], for one who changes nothing.
+    pub(super) fn open_to_check(disk: &dyn Disk, dir: &Path, meta: TableMeta) -> io::Result<Self> {
         let path = path(dir, meta.number);
         let file = disk.open(&path, Mode::Read)?;
         if file.len()? < meta.pages * PAGE as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { meta, path, file })
+        Ok(Self { meta, path, file, disk: None, damaged: AtomicBool::new(false) })
     }
 
     pub(super) fn remove(&self, disk: &dyn Disk) -> io::Result<()> {
-        disk.remove(&self.path)
+        match disk.remove(&self.path) {
+            // It was damaged and has lost its name before.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Whether it was found to be damaged.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::Acquire)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.file.read_at(offset, out).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.found(offset, "it ends too early"),
+            _ => failed(&self.path, offset, &error),
+        })
+    }
+
+    /// Damage was found.
+    fn found(&self, offset: u64, what: &str) -> Error {
+        let first = !self.damaged.swap(true, Ordering::AcqRel);
+        let Some(disk) = &self.disk else { return damaged(&self.path, offset, what) };
+        if first {
+            // What has it open goes on with the rest of it; the next start does not find it.
+            let _ = disk.remove(&self.path);
+            tracing::error!(
+                file = %self.path.display(), offset, what,
+                "an id table is damaged; the next start makes the id tables anew"
+            );
+        }
+        Error::Damaged(format!(
+            "{} is damaged at offset {offset}: {what}; the next start makes it anew, or `promethean doctor --rebuild-index`",
+            self.path.display()
+        ))
     }
 
     /// Checks and returns a page.
     fn page(&self, index: u64) -> Result<[u8; PAGE]> {
         let mut page = [0; PAGE];
         let offset = index * PAGE as u64;
-        self.file.read_at(offset, &mut page).map_err(|error| failed(&self.path, offset, &error))?;
+        self.read(offset, &mut page)?;
         if crc32fast::hash(&page[..ENTRIES * ENTRY]) != u32_at(&page, ENTRIES * ENTRY) {
-            return Err(damaged(&self.path, offset, "a page of ids does not have its checksum"));
+            return Err(self.found(offset, "a page of ids does not have its checksum"));
         }
         Ok(page)
     }
@@ -252,9 +298,9 @@ impl Table {
         let offset = self.meta.pages * PAGE as u64;
         let len = usize::try_from(self.meta.topics).unwrap_or(usize::MAX).saturating_mul(12);
         let mut bytes = vec![0; len.saturating_add(4)];
-        self.file.read_at(offset, &mut bytes).map_err(|error| failed(&self.path, offset, &error))?;
+        self.read(offset, &mut bytes)?;
         if crc32fast::hash(&bytes[..len]) != u32_at(&bytes, len) {
-            return Err(damaged(&self.path, offset, "the list of topics does not have its checksum"));
+            return Err(self.found(offset, "the list of topics does not have its checksum"));
         }
         Ok(bytes[..len].as_chunks::<12>().0.iter().map(|entry| (u32_at(entry, 0), u64_at(entry, 4))).collect())
     }
@@ -262,6 +308,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::super::disk::Real;
     use super::*;
 
@@ -273,13 +321,14 @@ mod tests {
     fn a_table_finds_every_id_and_no_other() {
         let dir = tempfile::tempdir().expect("directory");
         std::fs::create_dir(dir.path().join("ids")).expect("directory");
+        let disk: Arc<dyn Disk> = Arc::new(Real);
         // Parts of a page, whole ones, and more than is written with one call.
         let call = (CHUNK / PAGE * ENTRIES) as u64;
         for count in [1_u64, 145, 146, 147, 1000, call, call + 1, 3 * call] {
             let ids: Vec<_> = (1..=count).map(|n| (id(n * 2), (7, n))).collect();
             let meta =
                 Table::write(&Real, dir.path(), count, ids.iter().copied()).expect("written").expect("not empty");
-            let table = Table::open(&Real, dir.path(), meta).expect("opens");
+            let table = Table::open(&disk, dir.path(), meta).expect("opens");
             for (id, at) in &ids {
                 assert_eq!(table.get(*id).expect("sound"), Some(*at));
             }
@@ -287,6 +336,59 @@ mod tests {
                 assert_eq!(table.get(id(n * 2 + 1)).expect("sound"), None);
             }
             assert_eq!(table.topics().expect("sound"), vec![(7, count)]);
+        }
+    }
+
+    /// Counts what is said in the log.
+    #[derive(Default, Clone)]
+    struct Log(Arc<AtomicUsize>);
+
+    impl tracing::Subscriber for Log {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            self.0.fetch_add(usize::from(*event.metadata().level() == tracing::Level::ERROR), Ordering::AcqRel);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn a_damaged_table_loses_its_name_and_is_logged_once_and_a_check_leaves_it() {
+        let disk: Arc<dyn Disk> = Arc::new(Real);
+        // A page, the list of topics, the end of the file.
+        for (spoil, offset) in [(Some(2000), 0), (Some(PAGE + 3), PAGE), (None, PAGE)] {
+            let dir = tempfile::tempdir().expect("directory");
+            std::fs::create_dir(dir.path().join("ids")).expect("directory");
+            let ids = (1..=100).map(|n| (id(n), (7, n)));
+            let meta = Table::write(&Real, dir.path(), 1, ids).expect("written").expect("not empty");
+            let file = path(dir.path(), 1);
+            let mut bytes = std::fs::read(&file).expect("read");
+            match spoil {
+                Some(at) => bytes[at] ^= 0x55,
+                None => bytes.truncate(PAGE + 5),
+            }
+            std::fs::write(&file, bytes).expect("written");
+            let log = Log::default();
+            tracing::subscriber::with_default(log.clone(), || {
+                Table::open_to_check(&Real, dir.path(), meta.clone()).expect("opens").check().expect_err("damaged");
+                assert!(file.exists() && log.0.load(Ordering::Acquire) == 0, "a check changes nothing");
+                let table = Table::open(&disk, dir.path(), meta.clone()).expect("opens");
+                for _ in 0..3 {
+                    let told = if offset == 0 { table.get(id(5)).map(drop) } else { table.topics().map(drop) };
+                    let Err(Error::Damaged(text)) = told else { panic!("{told:?}") };
+                    assert!(text.contains(&format!("offset {offset}")) && text.contains("the next start"), "{text}");
+                }
+                assert!(!file.exists() && table.is_damaged(), "the next start must not find it");
+                table.remove(&Real).expect("what is gone already need not be removed");
+            });
+            assert_eq!(log.0.load(Ordering::Acquire), 1, "it is said once");
         }
     }
 

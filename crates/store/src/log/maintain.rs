@@ -194,8 +194,13 @@ impl Shared {
         let tables = self.tables.read().clone();
         let mut gone = Vec::new();
         for table in tables.iter() {
-            if table.topics()?.into_iter().all(|(number, last)| last < first(number)) {
-                gone.push(table.clone());
+            match table.topics() {
+                Ok(topics) => {
+                    gone.extend(topics.into_iter().all(|(number, last)| last < first(number)).then(|| table.clone()))
+                }
+                // Said in the log; the next start makes it anew, with what is there then.
+                Err(_) if table.is_damaged() => {}
+                Err(error) => return Err(error.into()),
             }
         }
         if gone.is_empty() {

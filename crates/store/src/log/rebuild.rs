@@ -36,7 +36,7 @@ pub(super) enum Damage {
 
 /// Opens the index and the id tables; what is missing, unreadable or too old is made anew.
 pub(super) fn open_index(options: &Options, manifest: Manifest) -> Result<Caches, OpenError> {
-    let (disk, dir) = (&*options.disk, &options.dir);
+    let dir = &options.dir;
     let settled_any = manifest.topics.values().any(|topic| !topic.segments.is_empty());
     let index = match check_index(options, &manifest, settled_any) {
         Ok(index) => Some(index),
@@ -47,7 +47,7 @@ pub(super) fn open_index(options: &Options, manifest: Manifest) -> Result<Caches
             None
         }
     };
-    let open = |meta: &TableMeta| Table::open(disk, dir, meta.clone()).map(Arc::new);
+    let open = |meta: &TableMeta| Table::open(&options.disk, dir, meta.clone()).map(Arc::new);
     let tables: io::Result<Vec<_>> = manifest.tables.iter().map(open).collect();
     let tables = tables.map_err(|error| tracing::warn!(%error, "the id tables are made anew from the segments")).ok();
     match (index, tables) {
@@ -123,7 +123,7 @@ pub(super) fn rebuild(
             let _ = disk.remove(&ids::path(dir, meta.number));
         }
     }
-    let open = |meta: &TableMeta| Table::open(disk, dir, meta.clone()).map(Arc::new);
+    let open = |meta: &TableMeta| Table::open(&options.disk, dir, meta.clone()).map(Arc::new);
     let tables: io::Result<Vec<_>> = manifest.tables.iter().map(open).collect();
     Ok((index, tables.map_err(io_error("an id table could not be opened"))?, manifest))
 }

@@ -153,7 +153,7 @@ impl Shared {
             }
             return Err(error.into());
         }
-        let table = table.map(|meta| Table::open(disk, dir, meta)).transpose()?;
+        let table = table.map(|meta| Table::open(&self.options.disk, dir, meta)).transpose()?;
         next.settled = sealed.journal;
         next.version = next.version.max(sealed.version);
         next.write(disk, dir)?;

@@ -1,6 +1,7 @@
 //! What the embedded engine says of directories that it cannot open, or only in part; and what the doctor does.
 
 mod creation;
+mod ids;
 mod index;
 mod journal;
 mod salvage;
