@@ -9,6 +9,8 @@ use crate::{Error, Result, Schema};
 /// A column with the time of the insert. Whoever inserts by its own SQL may have an old SQLite: `unixepoch('subsec')` is
 /// nothing before 3.42.
 const TIME: &str = "INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))";
+/// The time, as [`TIME`] has it.
+const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)";
 
 /// The columns, with what a missing one is to be added as.
 const COLUMNS: [(&str, &str); 16] = [
@@ -167,6 +169,14 @@ impl Statements {
             }
             return Err(Error::Schema(format!("the table {table} is no outbox, or an old one: it lacks\n{remedy}")));
         }
+        if !there.is_empty()
+            && let Some(wrong) = self.wrong(connection)?
+        {
+            return Err(Error::Schema(format!(
+                "rows of the table {table} would never be drained: {wrong}; make the table anew and copy the rows:\n{}",
+                anew(table, has_rowid(connection, table)?)
+            )));
+        }
         if schema == Schema::Create {
             connection.execute_batch(&create(table)).map_err(|error| {
                 Error::Schema(format!("cannot make the table {table}: {error}; make it by hand:\n{}", create(table)))
@@ -174,6 +184,28 @@ impl Statements {
             self.unique(connection)?;
         }
         Ok(())
+    }
+
+    /// What of a table with all the columns keeps rows that are added to it from ever being claimed.
+    fn wrong(&self, connection: &Connection) -> Result<Option<&'static str>> {
+        let table = &self.table;
+        // A key that is not the row's own number has an index, and is NULL where an insert does not say it.
+        let is_number = "SELECT (SELECT group_concat(lower(name)) FROM pragma_table_info(?1) WHERE pk > 0) = 'seq' \
+                         AND NOT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk')";
+        if connection.query_row(is_number, [table], |row| row.get::<_, Option<bool>>(0))? != Some(true) {
+            return Ok(Some("seq is no INTEGER PRIMARY KEY, which SQLite counts up by itself"));
+        }
+        let status = "SELECT \"notnull\", dflt_value FROM pragma_table_info(?1) WHERE lower(name) = 'status'";
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, bool>(0)?, row.get::<_, Option<String>>(1)?));
+        let (not_null, default) = connection.query_row(status, [table], read)?;
+        let default = default.filter(|default| !default.eq_ignore_ascii_case("null"));
+        Ok(match default.as_deref().map(|default| default.trim_matches(['(', ')', ' ', '\'', '"'])) {
+            // Whoever adds a row without a status is refused.
+            None if not_null => None,
+            Some("pending") => None,
+            None => Some("status may be NULL, and has no default"),
+            Some(_) => Some("the default of status is not 'pending'"),
+        })
     }
 
     /// Marks go by the id: where two rows have the same one, what is said of one would be said of both.
@@ -205,6 +237,41 @@ fn addable(kind: &str) -> String {
         None if kind.contains("DEFAULT") => kind.to_owned(),
         None => kind.replace(" NOT NULL", ""),
     }
+}
+
+/// Whether the table has numbers of its rows, which grow as rows are added.
+fn has_rowid(connection: &Connection, table: &str) -> Result<bool> {
+    let without = "SELECT EXISTS (SELECT 1 FROM pragma_table_list(?1) WHERE wr OR type <> 'table')";
+    Ok(!connection.query_row(without, [table], |row| row.get::<_, bool>(0))?)
+}
+
+/// The statements that make a table an outbox whose columns cannot be changed. The old one stays: a statement that fails
+/// loses nothing.
+fn anew(table: &str, has_rowid: bool) -> String {
+    let order = if has_rowid { "rowid" } else { "seq" };
+    let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).filter(|name| *name != "seq").collect();
+    let value = |name: &&str| match *name {
+        // What is no event is parked, with the reason.
+        "topic" | "payload" => format!("coalesce({name}, '')"),
+        "status" => "coalesce(status, 'pending')".to_owned(),
+        "attempts" => "coalesce(attempts, 0)".to_owned(),
+        "ts" => format!("coalesce(ts, added, {NOW})"),
+        "added" => format!("coalesce(added, ts, {NOW})"),
+        name => name.to_owned(),
+    };
+    let values: Vec<String> = names.iter().map(value).collect();
+    let mut out = format!("ALTER TABLE {table} RENAME TO {table}_old;\n");
+    for index in ["id", "pending", "held", "unleased", "parked", "ts"] {
+        let _ = writeln!(out, "DROP INDEX IF EXISTS {table}_{index};");
+    }
+    out.push_str(&create(table));
+    let _ = writeln!(
+        out,
+        "INSERT INTO {table} ({})\n  SELECT {}\n  FROM {table}_old ORDER BY {order};\n-- once they are there: DROP TABLE {table}_old;",
+        names.join(", "),
+        values.join(", ")
+    );
+    out
 }
 
 fn columns(connection: &Connection, table: &str) -> Result<Vec<String>> {

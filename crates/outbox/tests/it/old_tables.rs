@@ -70,3 +70,77 @@ async fn a_row_whose_age_is_not_known_hides_no_other_ones_age() {
     change(claimed, ago(5));
     assert!(oldest().await >= 5 * hour, "{:?}", oldest().await);
 }
+
+#[tokio::test]
+async fn a_table_whose_rows_would_never_be_drained_is_refused_and_the_remedy_keeps_its_rows() {
+    let made = {
+        let shape = tempfile::tempdir().expect("a directory");
+        let path = shape.path().join("shape.db");
+        drop(SqliteOutbox::open(&path).expect("made"));
+        let table = "SELECT sql FROM sqlite_master WHERE name = 'outbox'";
+        connect(&path).query_row(table, (), |row| row.get::<_, String>(0)).expect("the table")
+    };
+    let key = "seq INTEGER PRIMARY KEY";
+    let status = "TEXT NOT NULL DEFAULT 'pending'";
+    for (from, to, names_seq) in [
+        (key, "seq INTEGER", false),
+        (key, "seq TEXT PRIMARY KEY", false),
+        (key, "seq INTEGER PRIMARY KEY DESC", false),
+        ("TEXT NOT NULL UNIQUE", "TEXT PRIMARY KEY", false),
+        (")\n)", ")\n) WITHOUT ROWID", true),
+        (status, "TEXT", false),
+        (status, "TEXT DEFAULT NULL", false),
+        (status, "TEXT NOT NULL DEFAULT 'new'", false),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("app.db");
+        let connection = connect(&path);
+        let mut table = made.replacen(from, to, 1);
+        assert_ne!(table, made, "{from}");
+        if to == "TEXT PRIMARY KEY" {
+            table = table.replacen(key, "seq INTEGER", 1);
+        }
+        connection.execute_batch(&table.replace("CHECK (status IN", "CHECK (1 OR status IN")).expect("made");
+        for n in 0..12 {
+            let row = (id(99 - n), n, names_seq.then_some(n));
+            let insert = if names_seq {
+                "INSERT INTO outbox (id, topic, key, payload, seq) VALUES (?1, 't', 'k', ?2, ?3)"
+            } else {
+                "INSERT INTO outbox (id, topic, key, payload, last_err) VALUES (?1, 't', 'k', ?2, ?3)"
+            };
+            connection.execute(insert, row).expect("inserted");
+        }
+        connection.execute("UPDATE outbox SET status = 'pending' WHERE status = 'new'", ()).expect("as it stood");
+        for schema in [Schema::Create, Schema::Require] {
+            let refused = SqliteOutbox::open_existing(&path, "outbox", schema).expect_err(to).to_string();
+            let word = if from == status { "status" } else { "seq is no INTEGER PRIMARY KEY" };
+            assert!(refused.contains(word) && refused.contains("would never be drained"), "{to}: {refused}");
+        }
+        let refused = SqliteOutbox::open_existing(&path, "outbox", Schema::Create).expect_err(to).to_string();
+        let remedy = refused.split_once("copy the rows:\n").expect("a remedy").1;
+        connection.execute_batch(remedy).unwrap_or_else(|error| panic!("{to}: {error}: {remedy}"));
+        let store = SqliteOutbox::open_existing(&path, "outbox", Schema::Create).expect("now it is one");
+        let log = Log::new();
+        let mut drainer = drain(Arc::new(store), log.publisher(), crate::fakes::quick());
+        let ended = tokio::time::timeout(Duration::from_secs(20), drainer.ended()).await;
+        assert_eq!(ended.expect("it ends"), None, "{to}");
+        assert_eq!(by_key(&log.events("t").await)["k"], (0..12).collect::<Vec<_>>(), "{to}: in their order");
+    }
+}
+
+#[test]
+fn a_status_that_may_be_null_but_has_its_default_is_good_enough() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("app.db");
+    drop(SqliteOutbox::open(&path).expect("made"));
+    let connection = connect(&path);
+    let table = "SELECT sql FROM sqlite_master WHERE name = 'outbox'";
+    let table: String = connection.query_row(table, (), |row| row.get(0)).expect("the table");
+    for (n, good) in ["TEXT DEFAULT 'pending'", "TEXT NOT NULL DEFAULT ('pending')", "TEXT NOT NULL"].iter().enumerate()
+    {
+        let like =
+            table.replace("TEXT NOT NULL DEFAULT 'pending'", good).replace("TABLE outbox", &format!("TABLE good{n}"));
+        connection.execute_batch(&like).expect("made");
+        SqliteOutbox::open_existing(&path, &format!("good{n}"), Schema::Create).expect(good);
+    }
+}
