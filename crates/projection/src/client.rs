@@ -15,7 +15,8 @@ use promethean_event::{EventId, Millis, PublishOptions};
 use serde_json::value::RawValue;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::folder::NAME;
+use crate::folder::{MOST_BYTES, MOST_KEYS, NAME};
+use crate::states::Extent;
 use crate::{Error, Folder, Input, Output, Position, Projection, Settings, States};
 
 /// The header of a barrier: the name of the projection.
@@ -88,6 +89,10 @@ impl<P: Projection> Projector<P> {
                 return Err(Error::Renumbered { topic: self.folder.settings().input.to_string() });
             }
             self.folder.fold(&input)?;
+            let Extent { keys, bytes } = self.folder.last();
+            if keys > MOST_KEYS || bytes > MOST_BYTES {
+                return Err(Error::TooMuch { id: input.id, keys, bytes });
+            }
             folded += 1;
             if folded < READ && !self.folder.is_full() {
                 next = match self.input.next().now_or_never() {
@@ -143,17 +148,17 @@ impl<P: Projection> Projector<P> {
 
     async fn publish(&mut self) -> Result<(), Error> {
         loop {
-            let outputs = self.folder.take()?;
-            if outputs.is_empty() {
-                return Ok(());
+            let mut again = false;
+            for outputs in self.folder.units()? {
+                let keys: Vec<String> = outputs.iter().map(Output::key).collect();
+                let publish = |Output { payload, options }| Publish::raw(payload).options(options);
+                let topic = self.folder.settings().output.as_str();
+                // What is not confirmed when the connection is lost is sent again by the client, with the same ids.
+                let answers = self.client.publish_batch(topic, outputs.into_iter().map(publish).collect()).await?;
+                let duplicates = answers.into_iter().map(|answer| answer.duplicate);
+                again |= self.folder.published(keys.into_iter().zip(duplicates));
             }
-            let keys: Vec<String> = outputs.iter().map(Output::key).collect();
-            let publish = |Output { payload, options }| Publish::raw(payload).options(options);
-            let topic = self.folder.settings().output.as_str();
-            // What is not confirmed when the connection is lost is sent again by the client, with the same ids.
-            let answers = self.client.publish_batch(topic, outputs.into_iter().map(publish).collect()).await?;
-            let duplicates = answers.into_iter().map(|answer| answer.duplicate);
-            if !self.folder.published(keys.into_iter().zip(duplicates)) {
+            if !again {
                 return Ok(());
             }
         }

@@ -18,6 +18,23 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// What one event changed is published as one unit, and is more than a hub takes at once.
+    #[cfg(feature = "client")]
+    #[error(
+        "the event {id} changes {keys} keys, {bytes} bytes with their states, and has to be published at once: over a \
+         connection that may be {} keys and {} bytes; let the fold change less for one event, or refuse it, which leaves \
+         it out",
+        crate::folder::MOST_KEYS,
+        crate::folder::MOST_BYTES
+    )]
+    TooMuch {
+        /// The event of the input.
+        id: promethean_event::EventId,
+        /// How many keys it changes.
+        keys: usize,
+        /// Their bytes, with their states.
+        bytes: usize,
+    },
     /// Another instance goes on with it.
     #[error("another instance of the projection {name:?} has taken over")]
     Replaced {

@@ -9,12 +9,15 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use promethean_event::limits::DEFAULT_FRAME_BYTES;
+#[cfg(feature = "client")]
+use promethean_event::limits::MAX_BATCH;
 use promethean_event::{EventId, Millis, PublishOptions, Seq, payload_of};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::states::Refused;
+use crate::states::{Extent, Refused};
 use crate::{Error, Input, Settings, States};
 
 /// Why an event is left out: it is logged, and counts as folded.
@@ -45,6 +48,16 @@ pub(crate) const POSITION: &str = "x-projection-position";
 
 /// Changes that are published together, at most, unless a single event changes more.
 const AT_ONCE: usize = 500;
+/// Their bytes, likewise. A quarter of a frame: over a connection a unit is one.
+const AT_ONCE_BYTES: usize = DEFAULT_FRAME_BYTES / 4;
+/// What an event has on the wire beside its payload and its key, generously.
+const AROUND: usize = 512;
+/// Keys that one event may change over a connection: with what waits before it, they are one batch.
+#[cfg(feature = "client")]
+pub(crate) const MOST_KEYS: usize = MAX_BATCH - AT_ONCE;
+/// Their bytes, likewise: one frame, and a sixteenth of it to spare.
+#[cfg(feature = "client")]
+pub(crate) const MOST_BYTES: usize = DEFAULT_FRAME_BYTES / 16 * 11;
 
 /// How often the position is published by itself while only tombstones carry it, in ms: they go after their grace.
 const MARK_EVERY: u64 = 5 * 60 * 1_000;
@@ -85,6 +98,34 @@ impl Output {
     pub(crate) fn key(&self) -> String {
         self.options.key.clone().unwrap_or_default().into_owned()
     }
+
+    /// About its size on the wire.
+    #[cfg(feature = "client")]
+    fn bytes(&self) -> usize {
+        self.payload.get().len() + written(&self.options.key) + AROUND
+    }
+}
+
+/// About the size on the wire of a key with its state; one that cannot be written is found when it is published.
+fn size<S: Serialize>(key: &str, state: Option<&S>) -> usize {
+    written(&state) + written(&key) + AROUND
+}
+
+/// How many bytes `value` has as JSON.
+fn written(value: &impl Serialize) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
 }
 
 /// The deciding part of a projector, for those who write one of their own.
@@ -97,6 +138,10 @@ pub struct Folder<P: Projection> {
     /// While it is restored, up to where the input was folded into the state of a key; as many as the output has.
     restored: HashMap<String, Seq>,
     skipped: u64,
+    /// What the last event has changed.
+    last: Extent,
+    /// Whether anything was folded since the last unit.
+    folded: bool,
     /// Whether what was published last was tombstones only, as far as is known.
     fleeting: bool,
     /// When the position was last published by itself, or first asked for.
@@ -108,7 +153,9 @@ impl<P: Projection> Folder<P> {
     pub fn new(settings: Settings, projection: P) -> Self {
         let states = States::new(settings.max_keys);
         let (position, restored) = (Position::default(), HashMap::new());
-        Self { projection, settings, states, position, restored, skipped: 0, fleeting: true, marked: None }
+        let (last, folded) = (Extent::default(), false);
+        let (skipped, fleeting, marked) = (0, true, None);
+        Self { projection, settings, states, position, restored, skipped, last, folded, fleeting, marked }
     }
 
     /// The state.
@@ -172,8 +219,9 @@ impl<P: Projection> Folder<P> {
         }
         self.restored = HashMap::new();
         let cause = Some((event.seq, event.id));
+        (self.last, self.folded) = (Extent::default(), true);
         let folded = match self.projection.fold(event, &mut self.states) {
-            Ok(()) => self.states.keep(cause).map_err(Some),
+            Ok(()) => self.states.keep(cause, size).map_err(Some),
             Err(skip) => {
                 self.states.take_back();
                 self.skip(event, &skip.to_string());
@@ -183,7 +231,8 @@ impl<P: Projection> Folder<P> {
         match folded {
             Err(Some(Refused::TooMany)) => return Err(Error::TooManyKeys { most: self.settings.max_keys }),
             Err(Some(Refused::BadKey)) => self.skip(event, "its key would be longer than a key may be"),
-            Err(None) | Ok(()) => {}
+            Ok(extent) => self.last = extent,
+            Err(None) => {}
         }
         self.position = Position { seq: event.seq, id: Some(event.id) };
         Ok(())
@@ -200,7 +249,7 @@ impl<P: Projection> Folder<P> {
     /// The state has too many keys.
     pub fn tick(&mut self, now: Millis) -> Result<(), Error> {
         self.projection.tick(now, &mut self.states);
-        match self.states.keep(None) {
+        match self.states.keep(None, size) {
             Err(Refused::TooMany) => Err(Error::TooManyKeys { most: self.settings.max_keys }),
             _ => Ok(()),
         }
@@ -208,7 +257,13 @@ impl<P: Projection> Folder<P> {
 
     /// Whether what changed should be published before more is folded.
     pub fn is_full(&self) -> bool {
-        self.states.changes() >= AT_ONCE
+        self.states.changes() >= AT_ONCE || self.states.bytes() >= AT_ONCE_BYTES
+    }
+
+    /// What the last event that was folded has changed.
+    #[cfg(feature = "client")]
+    pub(crate) fn last(&self) -> Extent {
+        self.last
     }
 
     /// Which of `outputs` were answered as duplicates: another instance has published the same change. Something of this one may
@@ -222,11 +277,37 @@ impl<P: Projection> Folder<P> {
         again
     }
 
+    /// What has to be published, in this order, each unit all or none.
+    ///
+    /// What was folded is one unit, because every event of it carries the position up to which all of it was folded. What
+    /// a tick changed, or is published once more, carries a position that counts already: where it is more than one
+    /// batch takes, it is several.
+    #[cfg(feature = "client")]
+    pub(crate) fn units(&mut self) -> Result<Vec<Vec<Output>>, Error> {
+        let whole = self.folded;
+        let (mut units, mut bytes) = (Vec::<Vec<Output>>::new(), 0);
+        for output in self.take()? {
+            let more = output.bytes();
+            match units.last_mut() {
+                Some(unit) if whole || unit.len() < MAX_BATCH && bytes + more <= AT_ONCE_BYTES => {
+                    bytes += more;
+                    unit.push(output);
+                }
+                _ => {
+                    bytes = more;
+                    units.push(vec![output]);
+                }
+            }
+        }
+        Ok(units)
+    }
+
     /// What has to be published, all or none, before the position counts.
     ///
     /// # Errors
     /// A state that is no JSON.
     pub fn take(&mut self) -> Result<Vec<Output>, Error> {
+        self.folded = false;
         let name = self.settings.name.as_str();
         let mut outputs = Vec::with_capacity(self.states.changes());
         for (key, cause) in self.states.take_changes() {
@@ -383,6 +464,85 @@ mod tests {
         assert!(again.mark(Millis(0)).is_none() && again.mark(Millis(MARK_EVERY)).is_none(), "to be published first");
         publish(&mut log, &mut again);
         assert!(again.mark(Millis(9 * MARK_EVERY)).is_none());
+    }
+
+    /// An event sets as many keys as its payload says, to a state of a kilobyte; so does a tick, of other keys.
+    struct Wide;
+
+    impl Projection for Wide {
+        type State = String;
+        fn fold(&mut self, event: &Input<'_>, states: &mut States<String>) -> Result<(), Skip> {
+            let keys: usize = event.payload_as()?;
+            (0..keys).for_each(|key| states.set(format!("{}-{key}", event.seq), "x".repeat(1_024)));
+            Ok(())
+        }
+        fn tick(&mut self, now: Millis, states: &mut States<String>) {
+            (0..now.0).for_each(|key| states.set(format!("tick {key}"), "x".repeat(1_024)));
+        }
+    }
+
+    fn wide() -> Folder<Wide> {
+        Folder::new(Settings::new("wide", "in", "out").expect("good"), Wide)
+    }
+
+    fn wide_input(seq: Seq, payload: &'static str) -> Input<'static> {
+        Input { payload, ..input(seq, None) }
+    }
+
+    #[test]
+    fn what_was_folded_is_one_unit_however_much_and_a_tick_as_many_as_it_takes() {
+        let mut folder = wide();
+        let sizes = |folder: &mut Folder<Wide>| -> Vec<usize> {
+            folder.units().expect("JSON").iter().map(|unit| unit.len()).collect()
+        };
+        folder.fold(&wide_input(1, "9000")).expect("room");
+        assert_eq!(sizes(&mut folder), [9_000], "a part of it would say that all of it was folded");
+        folder.tick(Millis(2_000)).expect("room");
+        assert_eq!(sizes(&mut folder), [2_000], "where it fits it is one");
+        let mut folder = wide();
+        folder.tick(Millis(9_000)).expect("room");
+        let units = folder.units().expect("JSON");
+        assert!(units.len() > 2 && units.iter().map(Vec::len).sum::<usize>() == 9_000, "{}", units.len());
+        for unit in &units {
+            let bytes: usize = unit.iter().map(Output::bytes).sum();
+            assert!(bytes <= AT_ONCE_BYTES, "{bytes} bytes");
+        }
+        let mut folder = wide();
+        folder.fold(&wide_input(1, "1")).expect("room");
+        folder.tick(Millis(9_000)).expect("room");
+        assert_eq!(sizes(&mut folder), [9_001], "the position does not count before what was folded is there");
+        assert!(folder.units().expect("JSON").is_empty());
+    }
+
+    #[test]
+    fn a_batch_is_full_before_its_bytes_are_more_than_a_quarter_of_a_frame() {
+        let mut folder = wide();
+        let mut seq = 0;
+        while !folder.is_full() {
+            seq += 1;
+            folder.fold(&wide_input(seq, "1")).expect("room");
+        }
+        assert_eq!(seq, AT_ONCE as u64, "small ones by their number");
+        folder.units().expect("JSON");
+        assert!(!folder.is_full());
+        let mut large = Folder::new(Settings::new("large", "in", "out").expect("good"), Large);
+        let mut seq = 0;
+        while !large.is_full() {
+            seq += 1;
+            large.fold(&wide_input(seq, "1")).expect("room");
+        }
+        assert!((50..110).contains(&seq), "{seq} of 40 KB");
+    }
+
+    /// A state of 40 KB for each event.
+    struct Large;
+
+    impl Projection for Large {
+        type State = String;
+        fn fold(&mut self, event: &Input<'_>, states: &mut States<String>) -> Result<(), Skip> {
+            states.set(event.seq.to_string(), "x".repeat(40_000));
+            Ok(())
+        }
     }
 
     #[test]

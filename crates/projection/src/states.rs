@@ -4,12 +4,28 @@
 //! the event after all.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use promethean_event::{EventId, Seq, limits};
 
 /// The event a key was changed by; none: a tick.
 pub(crate) type Cause = Option<(Seq, EventId)>;
+
+/// A key that is to be published.
+#[derive(Debug)]
+struct Changed {
+    cause: Cause,
+    bytes: usize,
+}
+
+/// What one event, or one tick, has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Extent {
+    /// Keys.
+    pub(crate) keys: usize,
+    /// The sum of their sizes.
+    pub(crate) bytes: usize,
+}
 
 /// The state by key.
 #[derive(Debug)]
@@ -18,7 +34,9 @@ pub struct States<S> {
     /// What the event at hand has changed, with what was there before.
     touched: Vec<(String, Option<S>)>,
     /// What is to be published.
-    changed: BTreeMap<String, Cause>,
+    changed: BTreeMap<String, Changed>,
+    /// The sum of its sizes.
+    bytes: usize,
     most: usize,
     refused: Option<Refused>,
 }
@@ -34,7 +52,8 @@ pub(crate) enum Refused {
 
 impl<S: PartialEq> States<S> {
     pub(crate) fn new(most: usize) -> Self {
-        Self { live: BTreeMap::new(), touched: Vec::new(), changed: BTreeMap::new(), most, refused: None }
+        let (live, changed) = (BTreeMap::new(), BTreeMap::new());
+        Self { live, touched: Vec::new(), changed, bytes: 0, most, refused: None }
     }
 
     /// The state of a key.
@@ -85,16 +104,27 @@ impl<S: PartialEq> States<S> {
         }
     }
 
-    /// What was touched counts, unless something of it was refused.
-    pub(crate) fn keep(&mut self, cause: Cause) -> Result<(), Refused> {
+    /// What was touched counts, unless something of it was refused. `size` says how large a key is with its state.
+    pub(crate) fn keep(&mut self, cause: Cause, size: impl Fn(&str, Option<&S>) -> usize) -> Result<Extent, Refused> {
         if let Some(refused) = self.refused {
             self.take_back();
             return Err(refused);
         }
-        for (key, _) in self.touched.drain(..) {
-            self.changed.insert(key, cause);
+        let touched: BTreeSet<String> = self.touched.drain(..).map(|(key, _)| key).collect();
+        let mut extent = Extent { keys: touched.len(), bytes: 0 };
+        for key in touched {
+            let bytes = size(&key, self.live.get(&key));
+            extent.bytes += bytes;
+            self.change(key, Changed { cause, bytes });
         }
-        Ok(())
+        Ok(extent)
+    }
+
+    fn change(&mut self, key: String, changed: Changed) {
+        self.bytes += changed.bytes;
+        if let Some(before) = self.changed.insert(key, changed) {
+            self.bytes -= before.bytes;
+        }
     }
 
     /// What was touched does not count.
@@ -110,20 +140,28 @@ impl<S: PartialEq> States<S> {
 
     /// What was published of a key is not its state, or may not be the last word: it is to be published once more.
     pub(crate) fn again(&mut self, key: String) {
-        self.changed.insert(key, None);
+        self.change(key, Changed { cause: None, bytes: 0 });
     }
 
     /// What was published last of a key is its state.
     pub(crate) fn settled(&mut self, key: &str) {
-        self.changed.remove(key);
+        if let Some(settled) = self.changed.remove(key) {
+            self.bytes -= settled.bytes;
+        }
     }
 
     pub(crate) fn changes(&self) -> usize {
         self.changed.len()
     }
 
+    /// How large they are together.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn take_changes(&mut self) -> BTreeMap<String, Cause> {
-        std::mem::take(&mut self.changed)
+        self.bytes = 0;
+        std::mem::take(&mut self.changed).into_iter().map(|(key, changed)| (key, changed.cause)).collect()
     }
 }
 
@@ -135,20 +173,25 @@ mod tests {
         states.iter().map(|(key, state)| (key, *state)).collect()
     }
 
+    /// A state has the size that it says.
+    fn keep(states: &mut States<u32>) -> Result<Extent, Refused> {
+        states.keep(None, |key, state| key.len() + state.map_or(0, |state| *state as usize))
+    }
+
     #[test]
     fn what_makes_no_difference_is_no_change() {
         let mut states = States::new(10);
         states.set("a", 1);
         states.set("b", 2);
-        states.keep(None).expect("kept");
+        keep(&mut states).expect("kept");
         assert_eq!(states.take_changes().len(), 2);
         states.set("a", 1);
         states.remove("c");
-        states.keep(None).expect("kept");
+        keep(&mut states).expect("kept");
         assert_eq!(states.changes(), 0);
         states.remove("b");
         states.set("a", 5);
-        states.keep(None).expect("kept");
+        keep(&mut states).expect("kept");
         assert_eq!(states.take_changes().into_keys().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(live(&states), [("a", 5)]);
     }
@@ -158,7 +201,7 @@ mod tests {
         let mut states = States::new(10);
         states.set("a", 1);
         states.set("b", 2);
-        states.keep(None).expect("kept");
+        keep(&mut states).expect("kept");
         states.take_changes();
         states.set("a", 3);
         states.set("a", 4);
@@ -172,14 +215,34 @@ mod tests {
     fn there_are_no_more_keys_than_there_may_be_and_no_bad_ones() {
         let mut states = States::new(2);
         states.set("a", 1);
-        states.keep(None).expect("kept");
+        keep(&mut states).expect("kept");
         states.set("x".repeat(1025), 1);
-        assert_eq!(states.keep(None), Err(Refused::BadKey));
+        assert_eq!(keep(&mut states), Err(Refused::BadKey));
         states.set("b", 1);
         states.set("c", 1);
-        assert_eq!(states.keep(None), Err(Refused::TooMany));
+        assert_eq!(keep(&mut states), Err(Refused::TooMany));
         assert_eq!(live(&states), [("a", 1)], "nothing of the refused event stays");
-        states.set("b", 1);
-        assert_eq!(states.keep(None), Ok(()), "a refusal is of one event");
+        states.set("b", 4);
+        assert_eq!(keep(&mut states), Ok(Extent { keys: 1, bytes: 5 }), "a refusal is of one event");
+    }
+
+    #[test]
+    fn how_large_the_changes_are_is_the_sum_of_what_each_key_has_last() {
+        let mut states = States::new(10);
+        for (key, state, bytes) in [("a", 100, 101), ("b", 50, 152), ("a", 10, 62), ("a", 10, 62)] {
+            states.set(key, state);
+            keep(&mut states).expect("kept");
+            assert_eq!(states.bytes(), bytes, "{key} is {state}");
+        }
+        states.remove("b");
+        keep(&mut states).expect("kept");
+        assert_eq!(states.bytes(), 12);
+        states.settled("b");
+        states.again("a".to_owned());
+        assert_eq!((states.bytes(), states.changes()), (0, 1));
+        states.set("c", 1);
+        keep(&mut states).expect("kept");
+        states.take_changes();
+        assert_eq!(states.bytes(), 0);
     }
 }

@@ -354,3 +354,68 @@ async fn a_state_whose_input_was_numbered_anew_is_refused_and_not_left_behind() 
     let refused = projector.step().await.expect_err("the sixth has the place of the fourth");
     assert!(matches!(refused, Error::Renumbered { .. }), "{refused}");
 }
+
+/// An event `[keys, bytes]` sets as many keys to a state of as many bytes; a tick at `now` sets `now` keys to 1.
+struct Wide;
+
+impl Projection for Wide {
+    type State = String;
+    fn fold(&mut self, event: &Input<'_>, states: &mut States<String>) -> Result<(), Skip> {
+        let [keys, bytes] = event.payload_as::<[usize; 2]>()?;
+        (0..keys).for_each(|key| states.set(format!("{}-{key}", event.seq), "x".repeat(bytes)));
+        Ok(())
+    }
+    fn tick(&mut self, now: Millis, states: &mut States<String>) {
+        (0..now.0).for_each(|key| states.set(format!("tick {key}"), "1".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn over_a_connection_a_tick_may_change_more_keys_than_a_batch_has_events() {
+    let bus = memory_bus();
+    let client = connect(hub(&bus).await).await;
+    let settings = || Settings::new("wide", "in", "out").expect("good");
+    let mut projector = client::Projector::open(&client, settings(), Wide).await.expect("opened");
+    projector.tick(Millis(12_000)).await.expect("published in several batches");
+    drop(projector);
+    let again = client::Projector::open(&client, settings(), Wide).await.expect("opened");
+    assert_eq!(again.states().len(), 12_000);
+}
+
+#[tokio::test]
+async fn over_a_connection_states_that_are_together_more_than_a_frame_are_published() {
+    let bus = memory_bus();
+    for _ in 0..20 {
+        publish(&bus, "in", None, None, &[25, 40_000]).await;
+    }
+    let client = connect(hub(&bus).await).await;
+    let settings = || Settings::new("wide", "in", "out").expect("good");
+    let mut projector = client::Projector::open(&client, settings(), Wide).await.expect("opened");
+    while projector.position().seq < 20 {
+        let step = tokio::time::timeout(Duration::from_secs(30), projector.step());
+        step.await.expect("in time").expect("20 MB in several batches");
+    }
+    drop(projector);
+    let again = client::Projector::open(&client, settings(), Wide).await.expect("opened");
+    assert_eq!((again.states().len(), again.position().seq), (500, 20));
+}
+
+#[tokio::test]
+async fn over_a_connection_one_event_that_changes_more_than_a_batch_takes_is_named_with_the_remedy() {
+    for wide in [[10_001, 1], [9_501, 1], [300, 40_000]] {
+        let bus = memory_bus();
+        let client = connect(hub(&bus).await).await;
+        let settings = || Settings::new("wide", "in", "out").expect("good");
+        publish(&bus, "in", None, None, &[9_500, 10]).await;
+        let mut projector = client::Projector::open(&client, settings(), Wide).await.expect("opened");
+        projector.step().await.expect("as many as may be");
+        publish(&bus, "in", None, None, &wide).await;
+        let refused = projector.step().await.expect_err("too much for one batch");
+        assert!(matches!(refused, Error::TooMuch { keys, .. } if keys == wide[0]), "{refused}");
+        assert!(refused.to_string().contains("let the fold change less"), "{refused}");
+        // Nothing of it is there, also not the position.
+        drop(projector);
+        let again = client::Projector::open(&client, settings(), Wide).await.expect("opened");
+        assert_eq!((again.states().len(), again.position().seq), (9_500, 1));
+    }
+}
