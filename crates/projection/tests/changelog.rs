@@ -198,6 +198,31 @@ async fn a_sqlite_table_follows_a_topic() {
 }
 
 #[tokio::test]
+async fn a_payload_that_mongodb_does_not_take_as_a_value_is_kept_as_its_text() {
+    let mut mongo = Mongo::open().await;
+    let deep = |levels: usize| format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+    let texts = [
+        (r#"{"a\u0000b":1}"#.to_owned(), true),
+        (r#"[{"x":{"\u0000":null}}]"#.to_owned(), true),
+        (deep(81), true),
+        (deep(110), true),
+        ("[".repeat(128) + &"]".repeat(128), true),
+        (deep(80), false),
+        (r#"{"a":"\u0000","":{"b.c":1,"$d":2}}"#.to_owned(), false),
+    ];
+    for (seq, (text, _)) in (1..).zip(&texts) {
+        let payload = Some(RawValue::from_string(text.clone()).expect("JSON"));
+        let change = Change { payload, ..change(&format!("k{seq}"), seq, None) };
+        mongo.apply(vec![change]).await.unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+    let rows = mongo.rows().await;
+    for (seq, (text, as_text)) in (1..).zip(texts) {
+        let value = if as_text { Value::String(text) } else { serde_json::from_str(&text).expect("JSON") };
+        assert_eq!(rows[&format!("k{seq}")], value);
+    }
+}
+
+#[tokio::test]
 async fn a_sqlite_table_needs_a_name_that_is_one() {
     for bad in ["", "1st", "a b", "t; DROP TABLE x", "é"] {
         let refused = SqliteTable::open(Connection::open_in_memory().expect("opens"), bad).expect_err(bad);

@@ -10,6 +10,7 @@ use mongodb::bson::{self, Bson, DateTime, Document, doc};
 use mongodb::error::{Error, ErrorKind, WriteFailure};
 use mongodb::options::{CollectionOptions, IndexOptions, WriteConcern};
 use mongodb::{Collection, Database, IndexModel};
+use serde_json::Value;
 
 use super::{Change, Table, version_of};
 
@@ -21,6 +22,9 @@ const AT_ONCE: usize = 16;
 const DUPLICATE: i32 = 11_000;
 /// MongoDB's code for a collection that exists.
 const NAMESPACE_EXISTS: i32 = 48;
+
+/// The deepest payload that is a value: MongoDB takes 100 levels, the document and what else is around it their own.
+const MAX_DEPTH: usize = 80;
 
 /// A collection with documents `{_id: key, payload, ts, seq, id, version?}`.
 #[derive(Debug, Clone)]
@@ -90,10 +94,20 @@ impl MongoCollection {
     }
 }
 
-/// The payload as BSON; as its JSON text where BSON has no such number.
+/// The payload as BSON; as its JSON text where BSON has no such number or name, or MongoDB does not nest so deep.
 fn payload_of(json: &str) -> Bson {
-    let value = serde_json::from_str::<serde_json::Value>(json).ok();
+    let value = serde_json::from_str::<Value>(json).ok().filter(|value| is_storable(value, 0));
     value.and_then(|value| bson::serialize_to_bson(&value).ok()).unwrap_or_else(|| Bson::String(json.to_owned()))
+}
+
+fn is_storable(value: &Value, depth: usize) -> bool {
+    let deeper = |value| is_storable(value, depth + 1);
+    depth <= MAX_DEPTH
+        && match value {
+            Value::Array(items) => items.iter().all(deeper),
+            Value::Object(members) => members.iter().all(|(name, value)| !name.contains('\0') && deeper(value)),
+            _ => true,
+        }
 }
 
 fn is_there(error: &Error) -> bool {
