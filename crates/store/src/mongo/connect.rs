@@ -1,19 +1,17 @@
-//! Opening: the checks without which a hub must not start, each with its remedy, and the indexes.
+//! Opening: the checks without which a hub must not start, each with its remedy.
 
 use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Document, doc};
 use mongodb::error::{Error as Fault, ErrorKind};
 use mongodb::options::{
-    Acknowledgment, ClientOptions, IndexOptions, ReadConcern, ReadPreference, SelectionCriteria, ServerAddress,
-    WriteConcern,
+    Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, ServerAddress, WriteConcern,
 };
-use mongodb::{Client, Database, IndexModel};
+use mongodb::{Client, Database};
 
 use super::fault::{self, code, words};
 use super::import::IMPORT;
-use super::{COUNTERS, CURSORS, EVENTS, HUBS, META, Options, TRIMS};
+use super::{META, Options, indexes};
 
 /// The oldest server that the engine is tested to run on.
 pub const MINIMUM_VERSION: (u32, u32) = (6, 0);
@@ -119,6 +117,7 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database, Stri
     if let Some(few) = client.max_pool_size.filter(|most| *most < LEAST_CONNECTIONS) {
         return Err(OpenError::FewConnections(few));
     }
+    let database = client.default_database.clone().unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
     let hosts = client.hosts.clone();
     let said = client.repl_set_name.clone();
     // No two hubs alike: by it another hub finds what this one leaves unfinished when it dies.
@@ -133,19 +132,15 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database, Stri
     client.selection_criteria = Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
     client.retry_writes = Some(true);
     client.retry_reads = Some(true);
-    let name = client.default_database.clone().unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
     let client = Client::with_options(client).map_err(|fault| bad_url(&fault))?;
-    let database = client.database(&name);
+    let database = client.database(&database);
     check_set(&client, &hosts, said.as_deref(), options).await?;
     check_version(&database).await?;
     check_writes(&database).await?;
     check_import(&database, options).await?;
-    ensure_indexes(&database).await.map_err(|fault| refusal(&fault, &name))?;
+    indexes::ensure(&database).await?;
     Ok((client, database, app))
 }
-
-/// How long making indexes may take: of a collection that is large already, minutes.
-const INDEXING: Duration = Duration::from_secs(3_600);
 
 /// The database where the address names none.
 const DEFAULT_DATABASE: &str = "promethean";
@@ -324,62 +319,6 @@ async fn check_import(database: &Database, options: &Options) -> Result<(), Open
     }
 }
 
-/// Makes the collections and indexes that are missing. Mostly none is: then it only looks, so that hubs that start at
-/// the same time do not disturb each other, nor the server.
-async fn ensure_indexes(database: &Database) -> Result<(), Fault> {
-    let there = fault::limited(database.list_collection_names()).await?;
-    for name in [EVENTS, COUNTERS, TRIMS, CURSORS, HUBS] {
-        if there.iter().any(|one| one == name) {
-            continue;
-        }
-        match fault::limited(database.create_collection(name)).await {
-            Err(fault) if code(&fault) != Some(48) => return Err(fault), // 48: another hub was faster
-            _ => {}
-        }
-    }
-    let events = database.collection::<Document>(EVENTS);
-    let there: Vec<IndexModel> = fault::limited(async { events.list_indexes().await?.try_collect().await }).await?;
-    // One on the same fields with other options is the seed's or the operator's own: it serves as well.
-    let missing: Vec<IndexModel> =
-        wanted().into_iter().filter(|one| !there.iter().any(|index| is_alike(&index.keys, &one.keys))).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    tracing::info!(count = missing.len(), "making indexes of events; where there are many events, this takes a while");
-    fault::within(INDEXING, events.create_indexes(missing)).await.map(drop)
-}
-
-/// The indexes of the seed, and those that the hub's own questions need.
-fn wanted() -> Vec<IndexModel> {
-    let index = |keys: Document, options: IndexOptions| IndexModel::builder().keys(keys).options(options).build();
-    let plain = || IndexOptions::builder().build();
-    let unique = || IndexOptions::builder().unique(true).build();
-    let only = |filter: Document| IndexOptions::builder().partial_filter_expression(filter).build();
-    let with_key = || only(doc! { "key": { "$exists": true } });
-    let sparse = IndexOptions::builder().sparse(true).build();
-    vec![
-        index(doc! { "topic": 1, "seq": 1 }, unique()),
-        index(doc! { "id": 1 }, unique()),
-        index(doc! { "topic": 1, "ts": 1, "id": 1 }, plain()),
-        index(doc! { "topic": 1, "key": 1, "ts": -1 }, with_key()),
-        index(doc! { "topic": 1, "key": 1, "seq": -1 }, with_key()),
-        index(doc! { "headers.correlationId": 1 }, sparse),
-        index(doc! { "topic": 1, "appended": 1 }, only(doc! { "tombstone": true })),
-    ]
-}
-
-/// The same fields in the same order and direction, whatever type of number says which.
-fn is_alike(one: &Document, other: &Document) -> bool {
-    let down = |way: &Bson| match way {
-        Bson::Int32(number) => Some(*number < 0),
-        Bson::Int64(number) => Some(*number < 0),
-        Bson::Double(number) => Some(*number < 0.0),
-        _ => None, // "hashed" and others
-    };
-    let fields = |keys: &Document| keys.iter().map(|(name, way)| (name.clone(), down(way))).collect::<Vec<_>>();
-    fields(one) == fields(other)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,16 +327,6 @@ mod tests {
     fn versions_are_compared_as_numbers() {
         assert!(parse_version("7.0.15") >= MINIMUM_VERSION && parse_version("10.2.0-rc1") >= MINIMUM_VERSION);
         assert!(parse_version("5.0.31") < MINIMUM_VERSION && parse_version("nonsense") < MINIMUM_VERSION);
-    }
-
-    #[test]
-    fn an_index_is_known_by_its_fields_whoever_made_it() {
-        let ours = doc! { "topic": 1, "key": 1, "ts": -1 };
-        assert!(is_alike(&ours, &doc! { "topic": 1.0, "key": 1_i64, "ts": -1.0 }));
-        assert!(!is_alike(&doc! { "id": 1 }, &doc! { "id": "hashed" }));
-        assert!(!is_alike(&ours, &doc! { "topic": 1, "key": 1, "ts": 1 }));
-        assert!(!is_alike(&ours, &doc! { "key": 1, "topic": 1, "ts": -1 }));
-        assert!(!is_alike(&ours, &doc! { "topic": 1, "key": 1 }));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod fault;
 mod follow;
 mod groups;
 mod import;
+mod indexes;
 mod keys;
 mod maintain;
 mod orphans;

@@ -1,8 +1,9 @@
 //! The distributed engine on a real replica set: the law, several hubs at once, one that died, a primary that is killed,
-//! calls over several topics, and what the engine refuses to open.
+//! calls over several topics, what the seed has left in the database, and what the engine refuses to open.
 
 mod failover;
 mod hubs;
+mod inherited;
 mod law;
 mod orphans;
 mod refusals;

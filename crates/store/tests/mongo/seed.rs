@@ -75,8 +75,12 @@ fn the_hubs_questions_and_the_seeds_go_by_an_index() {
             (doc! { "topic": "a", "seq": { "$gte": 5_i64 } }, doc! { "seq": 1 }, "topic_1_seq_1"),
             (doc! { "id": { "$in": [id(1).to_string()] } }, doc! {}, "id_1"),
             (doc! { "topic": "a", "ts": { "$gte": 5 } }, doc! { "ts": 1, "id": 1 }, "topic_1_ts_1_id_1"),
-            (doc! { "topic": "a", "key": { "$in": ["3", "4"] } }, doc! { "key": 1, "ts": -1 }, "topic_1_key_1_ts_-1"),
-            (doc! { "headers.correlationId": "c" }, doc! {}, "headers.correlationId_1"),
+            (
+                doc! { "topic": "a", "key": { "$in": ["3", "4"] } },
+                doc! { "key": 1, "ts": -1 },
+                "promethean_topic_key_ts",
+            ),
+            (doc! { "headers.correlationId": "c" }, doc! {}, "promethean_correlation"),
         ];
         for (filter, sort, index) in asked {
             let find = doc! { "find": "events", "filter": filter.clone(), "sort": sort, "limit": 10 };
