@@ -101,6 +101,11 @@ pub enum OpenError {
         "the database {0:?} is half filled: `promethean migrate` fills it, or was cut off; run it again, it goes on where it was"
     )]
     HalfImported(String),
+    /// Events that no hub has written.
+    #[error(
+        "the database {0:?} has events that have no number (seq), as the first version of this hub wrote them: name another database in MONGO_URL, or number them, see docs/mongodb.md, \"A database of the first version\""
+    )]
+    Unnumbered(String),
     /// Something else.
     #[error("MongoDB cannot be used: {0}")]
     Other(String),
@@ -187,6 +192,8 @@ fn by_code(code: Option<i32>, why: String, database: &str) -> OpenError {
         // The primary steps down or ends in the middle of the check: it has lost the others.
         Some(91 | 189 | 10107 | 11600 | 11602 | 13435 | 13436) => OpenError::NoMajority(why),
         Some(2) if why.contains("journal") => OpenError::NoJournal(why),
+        // Where looking for them took too long, the index by seq finds them.
+        Some(11000) if why.contains("seq: null") => OpenError::Unnumbered(database.to_owned()),
         _ => OpenError::Other(why),
     }
 }
@@ -341,6 +348,8 @@ mod tests {
         assert!(say(11602, "operation was interrupted").contains("no majority"));
         assert!(say(100, "Not enough data-bearing nodes").contains("no majority"));
         assert!(say(2, "cannot use 'j' option when a host does not have journaling enabled").contains("--nojournal"));
+        let twice = "E11000 duplicate key error collection: prom.events index: topic_1_seq_1 dup key: { topic: \"a\", seq: null }";
+        assert!(say(11000, twice).contains("A database of the first version"));
         assert!(say(1, "what nobody expected").contains("what nobody expected"));
         assert!(OpenError::OldServer("4.4.1".into()).to_string().contains("6.0 or later"));
     }

@@ -9,7 +9,7 @@ use futures_util::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::Error as Fault;
 use mongodb::options::IndexOptions;
-use mongodb::{Database, IndexModel};
+use mongodb::{Collection, Database, IndexModel};
 
 use super::connect::{OpenError, refusal};
 use super::fault::{self, code};
@@ -17,6 +17,10 @@ use super::{COUNTERS, CURSORS, EVENTS, HUBS, TRIMS};
 
 /// How long making indexes may take: of a collection that is large already, minutes.
 const INDEXING: Duration = Duration::from_secs(3_600);
+
+/// How long the look for an event without a number may take. In a collection of the seed the first one is such a one; in
+/// one of a hub that has lost its indexes there is none, and the index is made without having looked at all of it.
+const LOOKING: Duration = Duration::from_secs(5);
 
 /// Makes the collections and indexes that are missing. Mostly none is: then it only looks, so that hubs that start at
 /// the same time do not disturb each other, nor the server.
@@ -32,6 +36,9 @@ pub(super) async fn ensure(database: &Database) -> Result<(), OpenError> {
     // One on the same fields with other options is the seed's or the operator's own: it serves as well.
     let mut missing = wanted();
     missing.retain(|one| !there.iter().any(|index| is_alike(&index.keys, &one.keys)));
+    if is_there(EVENTS) && missing.iter().any(|one| is_alike(&one.keys, &by_seq())) && unnumbered(&events).await {
+        return Err(OpenError::Unnumbered(database.name().to_owned()));
+    }
     for name in [EVENTS, COUNTERS, TRIMS, CURSORS, HUBS].into_iter().filter(|name| !is_there(name)) {
         match fault::limited(database.create_collection(name)).await {
             Err(fault) if code(&fault) != Some(48) => return Err(refusal(fault)), // 48: another hub was faster
@@ -43,6 +50,13 @@ pub(super) async fn ensure(database: &Database) -> Result<(), OpenError> {
     }
     tracing::info!(count = missing.len(), "making indexes of events; where there are many events, this takes a while");
     fault::within(INDEXING, events.create_indexes(missing)).await.map(drop).map_err(refusal)
+}
+
+/// Whether there is an event without a number, as far as a short look finds one. What goes wrong with it, or is found too
+/// late, making the index tells.
+async fn unnumbered(events: &Collection<Document>) -> bool {
+    let asked = events.find_one(doc! { "seq": { "$exists": false } }).projection(doc! { "_id": 1 }).max_time(LOOKING);
+    matches!(fault::limited(asked).await, Ok(Some(_)))
 }
 
 fn by_seq() -> Document {
