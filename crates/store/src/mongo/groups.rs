@@ -15,8 +15,9 @@ use super::document::signed;
 use super::fault::{
     LONGEST_PAUSE, OPERATION, REQUEST, is_away, is_duplicate, left, limited, patiently, pause, random, within, words,
 };
+use super::read::seek;
 use super::{CURSORS, Shared};
-use crate::{Error, GroupState, Result, Saved, Version};
+use crate::{Error, GroupState, Result, Saved, Seek, Version};
 
 /// The seed's id of a cursor.
 pub(super) fn cursor_id(topic: &Topic, group: &Group) -> String {
@@ -28,19 +29,35 @@ impl Shared {
         self.database.collection(CURSORS)
     }
 
-    /// The state in a cursor; of one that the seed wrote, what its `lastId` says.
+    /// The state in a cursor; of one that the seed wrote, what its `lastId` says, else its `lastTs`: what has that very
+    /// time comes too, because nothing tells which of it was acked.
     pub(super) async fn state_of(&self, topic: &Topic, cursor: &Document) -> Result<Option<(GroupState, Version)>> {
         let broken = || Error::Damaged(format!("the state of the cursor {:?} cannot be read", cursor.get_str("_id")));
         let version = cursor.get_i64("version").ok().and_then(|version| u64::try_from(version).ok()).unwrap_or(0);
         if let Ok(bytes) = cursor.get_binary_generic("state") {
             return Ok(Some((GroupState::decode(bytes).ok_or_else(broken)?, version)));
         }
-        let Some(id) = cursor.get_str("lastId").ok().and_then(|id| EventId::parse(id).ok()) else { return Ok(None) };
-        let place = super::read::locate(self, &[id]).await?.pop().flatten().filter(|place| place.topic == *topic);
-        Ok(place.map(|place| {
-            (GroupState { floor: place.seq, last: Some((id, place.ts)), ..GroupState::default() }, version)
-        }))
+        let to = cursor.get_str("lastId").ok().and_then(|id| EventId::parse(id).ok()).map(Seek::AfterId);
+        for to in to.into_iter().chain(time(cursor).map(Seek::Ts)) {
+            if let Some(start) = seek(self, topic, to).await? {
+                let state = GroupState { floor: start.done, last: start.last, ..GroupState::default() };
+                return Ok(Some((state, version)));
+            }
+        }
+        Ok(None)
     }
+}
+
+/// The seed's `lastTs`, whatever type of number its driver has chosen.
+fn time(cursor: &Document) -> Option<Millis> {
+    let ms = match cursor.get("lastTs")? {
+        Bson::Int32(ms) => u64::try_from(*ms).ok()?,
+        Bson::Int64(ms) => u64::try_from(*ms).ok()?,
+        Bson::Double(ms) if *ms >= 0.0 => *ms as u64,
+        Bson::DateTime(time) => u64::try_from(time.timestamp_millis()).ok()?,
+        _ => return None,
+    };
+    Some(Millis(ms))
 }
 
 pub(super) async fn load(shared: &Shared, topic: &Topic, group: &Group) -> Result<Option<(GroupState, Version)>> {

@@ -1,9 +1,9 @@
-//! What the seed leaves in a database: its indexes beside the hub's, events without a number.
+//! What the seed leaves in a database: its indexes beside the hub's, events without a number, cursors by time.
 
 use std::path::Path;
 use std::process::Command;
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::IndexOptions;
 use mongodb::{Collection, Database, IndexModel};
 use promethean_event::{Group, Millis};
@@ -191,5 +191,43 @@ fn the_script_of_the_page_numbers_the_seeds_events_and_groups_go_on() {
         let again = std::panic::catch_unwind(|| mongosh(scratch.url(), &script));
         assert!(again.is_err(), "what a hub has numbered is not numbered anew");
         assert_eq!(read_all(&hub, "a").await.len(), 4);
+    });
+}
+
+/// A group, its cursor's `lastId` and `lastTs`, and the seq and time it goes on behind.
+type Case = (&'static str, Bson, Bson, Option<(u64, Option<Millis>)>);
+
+#[test]
+fn a_cursor_whose_event_is_not_there_goes_on_by_its_time() {
+    run(60, async {
+        let scratch = Scratch::new();
+        let hub = open(scratch.url()).await;
+        append(
+            &hub,
+            &[event("a").id(1).ts(5), event("a").id(2).ts(9), event("a").id(3).ts(9), event("a").id(4).ts(12)],
+        )
+        .await;
+        append(&hub, &[event("b").id(5).ts(10)]).await;
+        let cursors = hub.database().collection::<Document>("cursors");
+        // What is unread of the millisecond itself comes too: whether an event of it was acked is not known.
+        let cases: [Case; 7] = [
+            ("gone", id(77).to_string().into(), 9.0.into(), Some((1, Some(Millis(5))))),
+            ("foreign", id(5).to_string().into(), 10_i64.into(), Some((3, Some(Millis(9))))),
+            ("no-uuid", "18c2a1-000001-1a2b3c4d".into(), 9_i32.into(), Some((1, Some(Millis(5))))),
+            ("no-id", Bson::Null, 4.0.into(), Some((0, None))),
+            ("ahead", Bson::Null, 99.0.into(), Some((4, Some(Millis(12))))),
+            ("no-time", id(77).to_string().into(), Bson::Null, None),
+            ("nonsense", id(77).to_string().into(), "yesterday".into(), None),
+        ];
+        for (name, last, ts, _) in &cases {
+            let written = doc! { "_id": format!("a::{name}"), "topic": "a", "lastId": last, "lastTs": ts };
+            cursors.insert_one(written).await.expect("written");
+        }
+        for (name, _, _, expected) in cases {
+            let group = Group::parse(name).expect("a group");
+            let loaded = hub.load(&topic("a"), &group).await.expect("loaded");
+            let loaded = loaded.map(|(state, _)| (state.floor, state.last.map(|(_, ts)| ts)));
+            assert_eq!(loaded, expected, "{name}");
+        }
     });
 }
