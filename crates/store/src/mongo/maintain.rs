@@ -5,6 +5,8 @@
 //! hubs may do this at once: a piece that another hub has taken away meanwhile is looked at anew, and so is one that was
 //! chosen by a count that is no longer true.
 
+use std::collections::HashMap;
+
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use promethean_event::{Millis, Seq, Topic};
 
@@ -193,20 +195,50 @@ async fn remove_key(shared: &Shared, topic: &Topic, key: &str, before: Seq) -> R
     }
 }
 
-/// Tombstones that are old enough, and the latest of their keys.
+/// Tombstones that are old enough, and the latest of their keys: all of them, piece by piece.
 async fn expired(shared: &Shared, topic: &Topic, compaction: Compaction, now: Millis) -> Result<()> {
     let grace = u64::try_from(compaction.tombstone_grace.as_millis()).unwrap_or(u64::MAX);
     let Some(before) = now.0.checked_sub(grace) else { return Ok(()) };
     let filter = doc! { "topic": topic.as_str(), "tombstone": true, "appended": { "$lt": signed(before) } };
     let mut wanted = fields();
     wanted.insert("key", 1);
-    let index = Some(doc! { "topic": 1, "appended": 1 });
-    for document in shared.find_by(index, filter, doc! { "appended": 1 }, PIECE, Some(wanted)).await? {
-        if let (Ok(key), Some(tombstone)) = (document.get_str("key"), entry(&document)) {
-            superseded(shared, topic, key).await?;
-            // Gone already when a later event came; else the last of its key.
-            remove(shared, topic, &[tombstone], None).await?;
+    let index = doc! { "topic": 1, "appended": 1 };
+    loop {
+        let (index, sort) = (Some(index.clone()), doc! { "appended": 1 });
+        let found = shared.find_by(index, filter.clone(), sort, PIECE, Some(wanted.clone())).await?;
+        let known = found.iter().filter_map(|document| Some((document.get_str("key").ok()?, entry(document)?)));
+        let known: Vec<(&str, Entry)> = known.collect();
+        // Ones that cannot be read stay, and would be found again for ever.
+        let nothing = known.is_empty();
+        bury(shared, topic, known).await?;
+        if nothing || found.len() < PIECE {
+            return Ok(());
         }
+    }
+}
+
+/// Removes these tombstones and what lies before them: together those that are all that is left of their keys, which
+/// mostly all are; the others key by key.
+async fn bury(shared: &Shared, topic: &Topic, tombstones: Vec<(&str, Entry)>) -> Result<()> {
+    let keys: Vec<&str> = tombstones.iter().map(|(key, _)| *key).collect();
+    let filter = doc! { "topic": topic.as_str(), "key": { "$in": keys } };
+    let most = 2 * PIECE;
+    let wanted = doc! { "_id": 0, "key": 1, "seq": 1 };
+    let there = shared.find_by(by_key(), filter, doc! { "topic": 1, "key": 1, "seq": -1 }, most, Some(wanted)).await?;
+    let mut count: HashMap<&str, usize> = HashMap::new();
+    for key in there.iter().filter_map(|document| document.get_str("key").ok()) {
+        *count.entry(key).or_default() += 1;
+    }
+    let is_alone = |key: &str| there.len() < most && count.get(key) == Some(&1);
+    let (alone, others): (Vec<_>, Vec<_>) = tombstones.into_iter().partition(|(key, _)| is_alone(key));
+    let (keys, alone): (Vec<_>, Vec<_>) = alone.into_iter().unzip();
+    let together = alone.is_empty() || remove(shared, topic, &alone, None).await?;
+    // Another hub has removed some of them: then nothing was.
+    let again = if together { Vec::new() } else { keys.into_iter().zip(alone).collect() };
+    for (key, tombstone) in others.into_iter().chain(again) {
+        superseded(shared, topic, key).await?;
+        // Gone already when a later event came; else the last of its key.
+        remove(shared, topic, &[tombstone], None).await?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ mod failover;
 mod hubs;
 mod inherited;
 mod law;
+mod long;
 mod orphans;
 mod refusals;
 mod seed;
