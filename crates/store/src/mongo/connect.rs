@@ -9,7 +9,7 @@ use mongodb::options::{
 };
 use mongodb::{Client, Database};
 
-use super::fault::{self, code, words};
+use super::fault::{self, brief, code, words};
 use super::import::IMPORT;
 use super::{META, Options, indexes};
 
@@ -183,11 +183,7 @@ fn by_code(code: Option<i32>, why: String, database: &str) -> OpenError {
         Some(13) if why.contains("requires authentication") => {
             OpenError::Authentication(format!("{why}, and MONGO_URL names no user"))
         }
-        Some(13 | 8000) => {
-            // The whole command follows, with its session and signature.
-            let why = why.split(" to execute command").next().unwrap_or_default().to_owned();
-            OpenError::NoPermission { database: database.to_owned(), why }
-        }
+        Some(13 | 8000) => OpenError::NoPermission { database: database.to_owned(), why: brief(&why).to_owned() },
         Some(64 | 100 | 79) => OpenError::NoMajority(why),
         // The primary steps down or ends in the middle of the check: it has lost the others.
         Some(91 | 189 | 10107 | 11600 | 11602 | 13435 | 13436) => OpenError::NoMajority(why),

@@ -31,8 +31,18 @@ pub(super) fn code(fault: &Fault) -> Option<i32> {
     }
 }
 
-/// The server's words.
+/// The server's words without the command that they are about: its session, its signature and the events in it are not
+/// for whoever reads the message.
 pub(super) fn words(fault: &Fault) -> String {
+    brief(&told(fault)).to_owned()
+}
+
+/// What stands before the command.
+pub(super) fn brief(words: &str) -> &str {
+    words.split(" to execute command").next().unwrap_or_default()
+}
+
+fn told(fault: &Fault) -> String {
     match fault.kind.as_ref() {
         ErrorKind::Command(error) => error.message.clone(),
         ErrorKind::Write(WriteFailure::WriteError(error)) => error.message.clone(),
@@ -149,4 +159,18 @@ pub(super) fn nonce() -> [u8; 16] {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_was_refused_the_command_is_not_told() {
+        let whole = "not authorized on d to execute command { insert: \"events\", lsid: { id: UUID(\"1\") }, $clusterTime: \
+                     { signature: { hash: BinData(0, 00) } } }";
+        assert_eq!(brief(whole), "not authorized on d");
+        assert_eq!(brief("E11000 duplicate key error"), "E11000 duplicate key error");
+        assert_eq!(words(&Fault::from(std::io::Error::other(whole))), "I/O error: not authorized on d");
+    }
 }

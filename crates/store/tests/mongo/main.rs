@@ -8,6 +8,7 @@ mod law;
 mod long;
 mod orphans;
 mod refusals;
+mod rights;
 mod seed;
 mod topics;
 
