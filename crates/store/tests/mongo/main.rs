@@ -2,6 +2,7 @@
 //! calls over several topics, what the seed has left in the database, and what the engine refuses to open.
 
 mod failover;
+mod heartbeat;
 mod hubs;
 mod inherited;
 mod law;

@@ -17,6 +17,7 @@ pub(super) async fn keep_alive(inner: Weak<Inner>, mut left: watch::Receiver<boo
     let asked = Instant::now();
     let mut heartbeat = Heartbeat::new(terms, asked);
     heartbeat.on_beat(Beat::Granted, asked, asked);
+    let mut taken = true;
     loop {
         let now = Instant::now();
         let wait = match heartbeat.duty(now) {
@@ -44,9 +45,19 @@ pub(super) async fn keep_alive(inner: Weak<Inner>, mut left: watch::Receiver<boo
             Some(_) => {}
             None => life.fence.end(),
         }
-        if beat != Beat::Granted {
-            tracing::warn!(hub = %life.id, ?beat, owns = until.is_some(), "the heartbeat was not taken");
+        // Once when it begins, once when it is over: an outage has many beats.
+        match (taken, beat == Beat::Granted) {
+            (true, false) => {
+                let why = inner.trouble.lock().clone();
+                tracing::warn!(hub = %life.id, ?beat, why, "the heartbeat was not taken");
+            }
+            (false, true) => {
+                *inner.trouble.lock() = None;
+                tracing::info!(hub = %life.id, "the heartbeat is taken again");
+            }
+            _ => {}
         }
+        taken = beat == Beat::Granted;
     }
 }
 
@@ -112,9 +123,13 @@ impl Inner {
         let renewed = self.hubs.update_one(alive, vec![doc! { "$set": { "expires": self.expires() } }]);
         match limited(renewed).await {
             Ok(renewed) if renewed.matched_count == 1 => Beat::Granted,
-            Ok(_) => Beat::Refused,
+            Ok(_) => {
+                *self.trouble.lock() = Some("others have declared this hub dead".to_owned());
+                Beat::Refused
+            }
             Err(error) => {
                 tracing::debug!(%error, "no heartbeat");
+                *self.trouble.lock() = Some(error.to_string());
                 Beat::Failed
             }
         }
@@ -138,6 +153,7 @@ impl Inner {
             }
             Err(error) => {
                 tracing::debug!(%error, "not registered");
+                *self.trouble.lock() = Some(error.to_string());
                 Beat::Failed
             }
         }

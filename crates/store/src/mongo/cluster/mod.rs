@@ -45,6 +45,8 @@ struct Inner {
     version: String,
     terms: Terms,
     life: Mutex<Life>,
+    /// Why the last heartbeat was not taken, while none is.
+    trouble: Mutex<Option<String>>,
     /// Others that are alive, as far as this hub knows; oldest first.
     alive: watch::Sender<Vec<Peer>>,
     left: watch::Sender<bool>,
@@ -80,6 +82,7 @@ impl Cluster {
             version: version.to_owned(),
             terms,
             life: Mutex::new(Life::new()),
+            trouble: Mutex::new(None),
             alive: watch::channel(Vec::new()).0,
             left: watch::channel(false).0,
         });
@@ -147,8 +150,9 @@ impl Ownership for Cluster {
         if self.0.life.lock().fence.holds() {
             return Ok(());
         }
-        let message = "MongoDB is away: it has not taken the heartbeat in time, this hub has no place among the others";
-        Err(Error::Refused(message.to_owned()))
+        let why = self.0.trouble.lock().clone().unwrap_or_else(|| "no answer yet".to_owned());
+        let message = "MongoDB has not taken the heartbeat in time, this hub has no place among the others";
+        Err(Error::Refused(format!("{message}: {why}")))
     }
 
     fn leave(&self) -> Pending<'_, ()> {
