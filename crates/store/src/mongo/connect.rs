@@ -123,6 +123,7 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database, Stri
         return Err(OpenError::FewConnections(few));
     }
     let database = client.default_database.clone().unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
+    check_name(&database)?;
     let hosts = client.hosts.clone();
     let said = client.repl_set_name.clone();
     // No two hubs alike: by it another hub finds what this one leaves unfinished when it dies.
@@ -149,6 +150,25 @@ pub(super) async fn connect(options: &Options) -> Result<(Client, Database, Stri
 
 /// The database where the address names none.
 const DEFAULT_DATABASE: &str = "promethean";
+
+/// Databases of the server's own: what a hub wrote there would be lost with the member, or in the way.
+const RESERVED: [&str; 3] = ["admin", "config", "local"];
+
+/// A database's name is one that MongoDB takes on every system, and is the hub's to fill.
+fn check_name(name: &str) -> Result<(), OpenError> {
+    let wrong = |why: String| Err(OpenError::BadUrl(why));
+    if RESERVED.contains(&name) {
+        let remedy = "name one for the hub; where its user is one of admin, add authSource=admin";
+        return wrong(format!("the database {name:?} is one of MongoDB's own: {remedy}"));
+    }
+    if let Some(bad) = name.chars().find(|one| "/\\. \"$*<>:|?\0".contains(*one)) {
+        return wrong(format!("a database's name has no {bad:?} in it, and this one is {name:?}"));
+    }
+    if name.is_empty() || name.len() > 63 {
+        return wrong(format!("a database's name has 1 to 63 bytes, and {name:?} has {}", name.len()));
+    }
+    Ok(())
+}
 
 /// What `OK` means: on a majority, in their journals, within a time limit.
 pub(super) fn write_concern() -> WriteConcern {
@@ -188,6 +208,7 @@ fn by_code(code: Option<i32>, why: String, database: &str) -> OpenError {
         // The primary steps down or ends in the middle of the check: it has lost the others.
         Some(91 | 189 | 10107 | 11600 | 11602 | 13435 | 13436) => OpenError::NoMajority(why),
         Some(2) if why.contains("journal") => OpenError::NoJournal(why),
+        Some(73) => OpenError::BadUrl(why),
         // Where looking for them took too long, the index by seq finds them.
         Some(11000) if why.contains("seq: null") => OpenError::Unnumbered(database.to_owned()),
         _ => OpenError::Other(why),
@@ -344,10 +365,23 @@ mod tests {
         assert!(say(11602, "operation was interrupted").contains("no majority"));
         assert!(say(100, "Not enough data-bearing nodes").contains("no majority"));
         assert!(say(2, "cannot use 'j' option when a host does not have journaling enabled").contains("--nojournal"));
+        assert!(say(73, "Invalid database name").contains("write mongodb://HOST"));
         let twice = "E11000 duplicate key error collection: prom.events index: topic_1_seq_1 dup key: { topic: \"a\", seq: null }";
         assert!(say(11000, twice).contains("A database of the first version"));
         assert!(say(1, "what nobody expected").contains("what nobody expected"));
         assert!(OpenError::OldServer("4.4.1".into()).to_string().contains("6.0 or later"));
+    }
+
+    #[test]
+    fn a_databases_name_is_one_that_mongodb_takes_and_leaves_to_us() {
+        for name in ["promethean", "Prom-1_é", "administration", &"d".repeat(63)] {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+        for name in
+            ["", "bad.db", "a b", "a/b", "a\\b", "a$b", "a\"b", "a\0b", "a:b", "admin", "local", &"d".repeat(64)]
+        {
+            assert!(matches!(check_name(name), Err(OpenError::BadUrl(_))), "{name}");
+        }
     }
 
     #[test]

@@ -27,6 +27,30 @@ fn an_address_that_is_none_is_named() {
 }
 
 #[test]
+fn a_database_that_is_mongodbs_own_or_cannot_be_called_so_is_refused_before_anything_is_written() {
+    run(60, async {
+        let url = |name: &str| {
+            let shared = shared_url();
+            let (hosts, options) = shared.trim_start_matches("mongodb://").split_once('/').expect("an address");
+            let options = options.split_once('?').map_or("", |(_, options)| options);
+            format!("mongodb://{hosts}/{name}?{options}")
+        };
+        let long = "d".repeat(64);
+        for name in ["bad.db", "bad%20db", "bad%24db", "bad%22db", "bad%5Cdb", &long, "admin", "config", "local"] {
+            let error = refused(&url(name)).await;
+            assert!(matches!(error, OpenError::BadUrl(_)), "{name}: {error:?}");
+        }
+        let said = refused(&url("admin")).await.to_string();
+        assert!(said.contains("\"admin\" is one of MongoDB's own") && said.contains("authSource=admin"), "{said}");
+        let client = mongodb::Client::with_uri_str(shared_url()).await.expect("a client");
+        for name in ["admin", "config", "local"] {
+            let there = client.database(name).list_collection_names().await.expect("listed");
+            assert!(!there.iter().any(|one| one == "meta" || one == "counters"), "{name}: {there:?}");
+        }
+    });
+}
+
+#[test]
 fn a_pool_in_which_heartbeats_would_wait_for_publishes_is_refused() {
     run(60, async {
         for few in 1..=3 {
