@@ -59,7 +59,7 @@ async fn unnumbered(events: &Collection<Document>) -> bool {
     matches!(fault::limited(asked).await, Ok(Some(_)))
 }
 
-fn by_seq() -> Document {
+pub(super) fn by_seq() -> Document {
     doc! { "topic": 1, "seq": 1 }
 }
 

@@ -8,11 +8,14 @@ use promethean_event::{Event, EventId, Millis, Seq, Topic};
 
 use super::document::{decode, signed, unsigned};
 use super::fault::patiently;
+use super::indexes::by_seq;
 use super::{COUNTERS, EVENTS, Shared, TRIMS};
 use crate::{Error, Place, ReadMax, Result, Seek, Start, TopicInfo};
 
 /// Documents in one answer of the server.
 const PIECE: usize = 1_000;
+/// Seqs that one request looks through for a time.
+const WINDOW: u64 = 100_000;
 
 impl Shared {
     /// The documents of `events` that match, at most `limit`.
@@ -67,8 +70,13 @@ impl Shared {
 
     /// The first seq there is, where there is one.
     pub(super) async fn first_seq(&self, topic: &Topic) -> Result<Option<Seq>> {
+        self.seq_from(topic, 0).await
+    }
+
+    /// The first seq there is from this one on.
+    async fn seq_from(&self, topic: &Topic, first: Seq) -> Result<Option<Seq>> {
         let fields = doc! { "_id": 0, "seq": 1 };
-        let found = self.find(from(topic, 0), doc! { "seq": 1 }, 1, Some(fields)).await?;
+        let found = self.find(from(topic, first), doc! { "seq": 1 }, 1, Some(fields)).await?;
         Ok(found.first().and_then(|document| unsigned(document.get("seq").ok().flatten())))
     }
 
@@ -143,11 +151,7 @@ pub(super) async fn seek(shared: &Shared, topic: &Topic, to: Seek) -> Result<Opt
     let done = match to {
         Seek::Earliest => shared.first_seq(topic).await?.map_or(end, |first| first - 1),
         Seek::Latest => end,
-        Seek::Ts(ts) => {
-            let mut filter = from(topic, 0);
-            filter.insert("ts", doc! { "$gte": signed(ts.0) });
-            shared.first(filter, doc! { "seq": 1 }).await?.map_or(end, |event| event.seq - 1)
-        }
+        Seek::Ts(ts) => first_at(shared, topic, ts, end).await?.map_or(end, |seq| seq - 1),
         Seek::AfterId(id) => {
             let found = shared.first(doc! { "id": id.to_string() }, doc! {}).await?;
             return Ok(found
@@ -157,6 +161,25 @@ pub(super) async fn seek(shared: &Shared, topic: &Topic, to: Seek) -> Result<Opt
     };
     let last = if done == 0 { None } else { shared.at(topic, done).await?.map(|event| (event.id, event.ts)) };
     Ok(Some(Start { done, last }))
+}
+
+/// The first event of that time or a later one. Clocks differ: the first by seq need not be the first by time, so all
+/// before it are looked at, in windows that each end well within a request's time, however long the topic is. What
+/// retention and compaction have taken is passed over.
+async fn first_at(shared: &Shared, topic: &Topic, ts: Millis, end: Seq) -> Result<Option<Seq>> {
+    let mut next = 0;
+    while let Some(first) = shared.seq_from(topic, next).await?.filter(|first| *first <= end) {
+        next = first + WINDOW.min(end - first + 1);
+        let filter = doc! {
+            "topic": topic.as_str(), "seq": { "$gte": signed(first), "$lt": signed(next) }, "ts": { "$gte": signed(ts.0) },
+        };
+        let fields = doc! { "_id": 0, "seq": 1 };
+        let found = shared.find_by(Some(by_seq()), filter, doc! { "seq": 1 }, 1, Some(fields)).await?;
+        if let Some(seq) = found.first().and_then(|document| unsigned(document.get("seq").ok().flatten())) {
+            return Ok(Some(seq));
+        }
+    }
+    Ok(None)
 }
 
 pub(super) async fn locate(shared: &Shared, ids: &[EventId]) -> Result<Vec<Option<Place>>> {

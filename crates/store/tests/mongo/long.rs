@@ -1,11 +1,11 @@
-//! However many there are: what is due goes in one round.
+//! However many there are: no request over a long topic grows with it, and what is due goes in one round.
 
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use promethean_event::Millis;
 use promethean_store::suite::{append, event, read_all, seqs, topic};
-use promethean_store::{Compaction, EventLog as _, TopicSettings};
+use promethean_store::{Compaction, EventLog as _, Seek, TopicSettings};
 use promethean_testmongo::Scratch;
 
 use crate::{open, run};
@@ -61,5 +61,55 @@ fn a_tombstone_does_not_go_before_what_it_has_replaced_nor_take_what_came_after_
         let info = hub.info(&topic("t")).await.expect("known").expect("exists");
         let bytes = read_all(&hub, "t").await.iter().map(|event| event.body.len() as u64 + 53).sum::<u64>();
         assert_eq!((info.events, info.bytes), (1, bytes));
+    });
+}
+
+#[test]
+fn a_place_by_time_is_looked_for_in_pieces_and_by_its_fields_alone() {
+    run(60, async {
+        let scratch = Scratch::new();
+        let hub = open(scratch.url()).await;
+        append(&hub, &[event("t").ts(10), event("t").ts(20)]).await;
+        // A long topic that has lost most of its events.
+        let events = hub.database().collection::<Document>("events");
+        let mut sample = events.find_one(doc! { "seq": 2_i64 }).await.expect("asked").expect("there");
+        for (n, seq, ts) in [(1, 150_000_i64, 15), (2, 250_000, 40), (3, 250_001, 30), (4, 950_000, 50)] {
+            let id = promethean_store::suite::id(100 + n);
+            sample.insert("_id", id.to_string());
+            sample.insert("id", id.to_string());
+            sample.insert("seq", seq);
+            sample.insert("ts", i64::from(ts));
+            events.insert_one(&sample).await.expect("inserted");
+        }
+        let counters = hub.database().collection::<Document>("counters");
+        let end = doc! { "$set": { "next": 950_000_i64 } };
+        counters.update_one(doc! { "_id": "t" }, end).await.expect("moved");
+        let database = hub.database();
+        database.run_command(doc! { "profile": 2 }).await.expect("profiling");
+        for (ts, done, last) in
+            [(0, 0, None), (10, 0, None), (11, 1, Some(10)), (21, 249_999, None), (30, 249_999, None)]
+        {
+            let start = hub.seek(&topic("t"), Seek::Ts(Millis(ts))).await.expect("sought").expect("a place");
+            assert_eq!((start.done, start.last.map(|(_, ts)| ts.0)), (done, last), "{ts}");
+        }
+        for (ts, done) in [(41, 949_999), (50, 949_999), (51, 950_000)] {
+            let start = hub.seek(&topic("t"), Seek::Ts(Millis(ts))).await.expect("sought").expect("a place");
+            assert_eq!(start.done, done, "{ts}");
+        }
+        database.run_command(doc! { "profile": 0 }).await.expect("no more");
+        let profiled = database.collection::<Document>("system.profile");
+        let mut asked = profiled.find(doc! { "command.filter.ts": { "$exists": true } }).await.expect("found");
+        let mut count = 0;
+        while asked.advance().await.expect("an answer") {
+            let asked = asked.deserialize_current().expect("a document");
+            let command = asked.get_document("command").expect("a command");
+            let filter = command.get_document("filter").expect("a filter");
+            assert!(command.get_document("projection").is_ok_and(|fields| !fields.is_empty()), "{command}");
+            let seq = filter.get_document("seq").unwrap_or_else(|_| panic!("all of the topic: {command}"));
+            let width = seq.get_i64("$lt").expect("an end") - seq.get_i64("$gte").expect("a beginning");
+            assert!(width <= 100_000, "{command}");
+            count += 1;
+        }
+        assert_eq!(count, 21, "a window begins where there is an event");
     });
 }
