@@ -65,7 +65,7 @@ impl Mongo {
 }
 
 impl Table for Mongo {
-    type Error = mongodb::error::Error;
+    type Error = <MongoCollection as Table>::Error;
     async fn apply(&mut self, changes: Vec<Change>) -> Result<(), Self::Error> {
         self.table.apply(changes).await
     }
@@ -122,6 +122,60 @@ async fn goes_by_the_version(table: &mut impl Watched) {
     }
     table.apply(vec![change("k", 7, None)]).await.expect("applied");
     assert_eq!(table.rows().await, BTreeMap::new(), "a tombstone has no version");
+}
+
+/// An event has one seq, and a seq one event: anything else is another log, and stops it.
+async fn says_when_the_topic_was_numbered_anew(table: &mut impl Watched) {
+    let state = |key: &str, seq| change(key, seq, Some(json!({"n": seq})));
+    let with_id = |of: u64, change: Change| Change { id: EventId::derived(&[&of.to_le_bytes()]), ..change };
+    table.apply(vec![state("a", 5), state("b", 6)]).await.expect("applied");
+    table.apply(vec![change("b", 7, None)]).await.expect("applied");
+    let before = table.rows().await;
+    // Late or twice, of the same log.
+    for same in [state("a", 5), state("a", 3), change("a", 4, None), state("b", 6), change("b", 7, None)] {
+        table.apply(vec![same]).await.expect("nothing new");
+    }
+    for other in [
+        with_id(5, state("a", 3)),
+        with_id(99, state("a", 5)),
+        with_id(99, change("a", 5, None)),
+        with_id(5, change("a", 3, None)),
+        with_id(99, state("b", 7)),
+    ] {
+        let shown = format!("{other:?}");
+        let refused = table.apply(vec![other]).await.expect_err(&shown).to_string();
+        assert!(refused.contains("another group write to another table"), "{refused}");
+        assert!(refused.contains("promethean backup"), "{refused}");
+    }
+    assert_eq!(table.rows().await, before);
+    table.apply(vec![state("a", 8), state("b", 9)]).await.expect("what is later is applied");
+    assert_eq!(table.rows().await, rows(&[("a", json!({"n": 8})), ("b", json!({"n": 9}))]));
+}
+
+/// The same events on another hub, without those that were gone: as `export` and `import` have it.
+async fn stops_on_a_hub_that_numbered_the_topic_anew(table: &mut impl Watched) {
+    let (bus, to) = [(); 2].map(|()| Bus::new(Arc::new(Memory::new()), BusOptions::default())).into();
+    for n in 0..9_u64 {
+        publish(&bus, &format!("k{}", n % 4), json!({"n": n})).await;
+    }
+    let topic = Topic::parse("process.state").expect("a topic");
+    let events = bus.store().read(&topic, 1, promethean_store::ReadMax::events(99)).await.expect("read");
+    for event in &events {
+        let payload = RawValue::from_string(event.payload().to_owned()).expect("JSON");
+        let key = event.key().expect("a key").into_owned();
+        let change = Change { key, seq: event.seq, id: event.id, ts: event.ts, payload: Some(payload.clone()) };
+        table.apply(vec![change]).await.expect("applied");
+        if event.seq > 4 {
+            let mut draft = Draft::new(topic.clone(), Cow::Owned(payload));
+            (draft.options.id, draft.options.key) = (Some(event.id), event.key());
+            to.publish(&draft).await.expect("published");
+        }
+    }
+    publish(&to, "k1", json!("later, and seemingly earlier")).await;
+    let running = run_on_bus(&to, "process.state", "table", table);
+    let ended = tokio::time::timeout(Duration::from_secs(30), running).await.expect("it stops");
+    let said = ended.map(|_| ()).expect_err("another log").to_string();
+    assert!(said.contains("of another log"), "{said}");
 }
 
 async fn publish(bus: &Bus, key: &str, value: Value) {
@@ -195,6 +249,20 @@ async fn the_version_is_found_beside_whatever_json_allows() {
 async fn a_sqlite_table_follows_a_topic() {
     let dir = tempfile::tempdir().expect("a directory");
     follows_a_topic(&mut Sqlite::open(dir.path()), 12, Duration::from_millis(2)).await;
+}
+
+#[tokio::test]
+async fn a_sqlite_table_says_when_the_topic_was_numbered_anew() {
+    let dir = tempfile::tempdir().expect("a directory");
+    says_when_the_topic_was_numbered_anew(&mut Sqlite::open(dir.path())).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    stops_on_a_hub_that_numbered_the_topic_anew(&mut Sqlite::open(dir.path())).await;
+}
+
+#[tokio::test]
+async fn a_mongodb_collection_says_when_the_topic_was_numbered_anew() {
+    says_when_the_topic_was_numbered_anew(&mut Mongo::open().await).await;
+    stops_on_a_hub_that_numbered_the_topic_anew(&mut Mongo::open().await).await;
 }
 
 #[tokio::test]

@@ -4,6 +4,9 @@
 //! topic's group is the cursor: what was applied is acked, what was not comes again. A [`Table`] applies a change only
 //! where it knows of no later one of that key, so that a change that comes twice, or late, makes no difference.
 //!
+//! That goes by the seq, which is good for one log. An event that the table has under another seq, or another event under
+//! the seq of one that it has, is proof of another log: [`Renumbered`] stops it.
+//!
 //! Any number of instances may share the work: events of one key wait for each other.
 
 #[cfg(feature = "mongo")]
@@ -17,7 +20,7 @@ use promethean_event::{EventId, From, Millis, Ordered, Seq, SubscribeOptions};
 use serde_json::value::RawValue;
 
 #[cfg(feature = "mongo")]
-pub use mongo::MongoCollection;
+pub use mongo::{MongoCollection, MongoError};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteError, SqliteTable};
 
@@ -37,6 +40,31 @@ pub struct Change {
     pub ts: Millis,
     /// The state; none: the key is gone.
     pub payload: Option<Box<RawValue>>,
+}
+
+/// The topic is not the log that the table was made of: changes would be taken for late ones, and left out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the key {key:?} is in the table as of another log: the event {id} is number {seq} of the topic, and the table says \
+     otherwise (exported and imported?): changes would be left out; let another group write to another table, or move the \
+     hub with `promethean backup`, which keeps the seqs"
+)]
+#[non_exhaustive]
+pub struct Renumbered {
+    /// The key.
+    pub key: String,
+    /// The event that shows it.
+    pub id: EventId,
+    /// Its place in the topic.
+    pub seq: Seq,
+}
+
+impl Renumbered {
+    #[cfg(any(feature = "sqlite", feature = "mongo"))]
+    fn by(change: Change) -> Self {
+        let Change { key, id, seq, .. } = change;
+        Self { key, id, seq }
+    }
 }
 
 /// What a changelog is written to.

@@ -12,7 +12,7 @@ use mongodb::options::{CollectionOptions, IndexOptions, WriteConcern};
 use mongodb::{Collection, Database, IndexModel};
 use serde_json::Value;
 
-use super::{Change, Table, version_of};
+use super::{Change, Renumbered, Table, version_of};
 
 /// How long a deletion is remembered: longer than any lease.
 const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
@@ -25,6 +25,18 @@ const NAMESPACE_EXISTS: i32 = 48;
 
 /// The deepest payload that is a value: MongoDB takes 100 levels, the document and what else is around it their own.
 const MAX_DEPTH: usize = 80;
+
+/// Why a collection could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MongoError {
+    /// The topic is not the log that the collection was made of.
+    #[error(transparent)]
+    Renumbered(#[from] Renumbered),
+    /// MongoDB says no.
+    #[error(transparent)]
+    Mongo(#[from] Error),
+}
 
 /// A collection with documents `{_id: key, payload, ts, seq, id, version?}`.
 #[derive(Debug, Clone)]
@@ -61,16 +73,16 @@ impl MongoCollection {
         self
     }
 
-    async fn write(&self, change: Change) -> Result<(), Error> {
+    async fn write(&self, change: Change) -> Result<(), MongoError> {
         let seq = i64::try_from(change.seq).unwrap_or(i64::MAX);
         let Some(payload) = &change.payload else {
             let remember = doc! {"$max": {"seq": seq}, "$set": {"at": DateTime::now()}};
             self.gone.update_one(doc! {"_id": &change.key}, remember).upsert(true).await?;
-            self.documents.delete_one(doc! {"_id": &change.key, "seq": {"$lt": seq}}).await?;
-            return Ok(());
+            let deleted = self.documents.delete_one(doc! {"_id": &change.key, "seq": {"$lt": seq}}).await?;
+            return if deleted.deleted_count == 0 { self.same_log(change, seq).await } else { Ok(()) };
         };
-        if self.gone.find_one(doc! {"_id": &change.key, "seq": {"$gt": seq}}).await?.is_some() {
-            return Ok(());
+        if self.gone.find_one(doc! {"_id": &change.key, "seq": {"$gte": seq}}).await?.is_some() {
+            return self.same_log(change, seq).await;
         }
         let mut filter = doc! {"_id": &change.key, "seq": {"$lt": seq}};
         let mut set = doc! {
@@ -88,9 +100,21 @@ impl MongoCollection {
         }
         match self.documents.update_one(filter, doc! {"$set": set}).upsert(true).await {
             // There is one that the filter does not match: a later one.
-            Err(error) if is_duplicate(&error) => Ok(()),
-            written => written.map(drop),
+            Err(error) if is_duplicate(&error) => self.same_log(change, seq).await,
+            written => Ok(written.map(drop)?),
         }
+    }
+
+    /// What was not applied is late, unless it shows another log: one event has one seq, and a tombstone is no document.
+    async fn same_log(&self, change: Change, seq: i64) -> Result<(), MongoError> {
+        let (id, is_tombstone) = (change.id.to_string(), change.payload.is_none());
+        let known = self.documents.find_one(doc! {"_id": &change.key}).await?;
+        let gone = self.gone.find_one(doc! {"_id": &change.key, "seq": seq}).await?;
+        let (same_seq, same_id) = known.map_or((false, false), |known| {
+            (known.get_i64("seq").is_ok_and(|known| known == seq), known.get_str("id").is_ok_and(|known| known == id))
+        });
+        let other = same_seq != same_id || is_tombstone && same_seq || !is_tombstone && gone.is_some();
+        if other { Err(Renumbered::by(change).into()) } else { Ok(()) }
     }
 }
 
@@ -119,9 +143,9 @@ fn is_duplicate(error: &Error) -> bool {
 }
 
 impl Table for MongoCollection {
-    type Error = Error;
+    type Error = MongoError;
 
-    async fn apply(&mut self, changes: Vec<Change>) -> Result<(), Error> {
+    async fn apply(&mut self, changes: Vec<Change>) -> Result<(), MongoError> {
         // They are of different keys: any order will do.
         let this = &*self;
         let mut writes = stream::iter(changes.into_iter().map(|change| this.write(change))).buffer_unordered(AT_ONCE);

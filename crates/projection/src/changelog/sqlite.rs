@@ -9,7 +9,7 @@ use std::time::Duration;
 use promethean_event::Millis;
 use rusqlite::{Connection, params};
 
-use super::{Change, Table, version_of};
+use super::{Change, Renumbered, Table, version_of};
 
 /// How long a deletion is remembered: longer than any lease.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
@@ -21,6 +21,9 @@ pub enum SqliteError {
     /// The name is none.
     #[error("{0:?} is no name for a table: write letters, digits and _, not beginning with a digit")]
     Name(String),
+    /// The topic is not the log that the table was made of. Nothing was written.
+    #[error(transparent)]
+    Renumbered(#[from] Renumbered),
     /// SQLite says no.
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
@@ -73,7 +76,7 @@ impl Table for SqliteTable {
         let (connection, name, version) = (Arc::clone(&self.connection), self.name.clone(), self.version.clone());
         let write = move || {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            write(&mut connection, &name, version.as_deref(), &changes)
+            write(&mut connection, &name, version.as_deref(), changes)
         };
         tokio::task::spawn_blocking(write).await.map_err(|_| SqliteError::Interrupted)?
     }
@@ -83,7 +86,7 @@ fn write(
     connection: &mut Connection,
     name: &str,
     pointer: Option<&str>,
-    changes: &[Change],
+    changes: Vec<Change>,
 ) -> Result<(), SqliteError> {
     let now = Millis::now();
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -91,7 +94,7 @@ fn write(
     {
         let mut upsert = transaction.prepare_cached(&format!(
             "INSERT INTO {name} (key, payload, ts, seq, id, version) SELECT ?1, ?2, ?3, ?4, ?5, ?6
-               WHERE NOT EXISTS (SELECT 1 FROM {name}_gone WHERE key = ?1 AND seq > ?4)
+               WHERE NOT EXISTS (SELECT 1 FROM {name}_gone WHERE key = ?1 AND seq >= ?4)
              ON CONFLICT (key) DO UPDATE SET payload = excluded.payload, ts = excluded.ts, seq = excluded.seq,
                id = excluded.id, version = excluded.version
              WHERE excluded.seq > {name}.seq
@@ -102,18 +105,28 @@ fn write(
             "INSERT INTO {name}_gone (key, seq, at) VALUES (?1, ?2, ?3)
              ON CONFLICT (key) DO UPDATE SET seq = max(seq, excluded.seq), at = excluded.at"
         ))?;
+        // One event has one seq, and a tombstone is no row: anything else is another log.
+        let mut other_log = transaction.prepare_cached(&format!(
+            "SELECT EXISTS (SELECT 1 FROM {name} WHERE key = ?1 AND ((seq = ?2) <> (id = ?3) OR ?4 AND seq = ?2))
+               OR NOT ?4 AND EXISTS (SELECT 1 FROM {name}_gone WHERE key = ?1 AND seq = ?2)"
+        ))?;
         for change in changes {
-            let seq = number(change.seq);
-            match &change.payload {
+            let (seq, id) = (number(change.seq), change.id.to_string());
+            let applied = match &change.payload {
                 Some(payload) => {
-                    let version = version_of(change, pointer);
-                    let (ts, id) = (number(change.ts.0), change.id.to_string());
-                    upsert.execute(params![change.key, payload.get(), ts, seq, id, version, pointer.is_some()])?;
+                    let (ts, version) = (number(change.ts.0), version_of(&change, pointer));
+                    upsert.execute(params![change.key, payload.get(), ts, seq, id, version, pointer.is_some()])?
                 }
                 None => {
                     remember.execute(params![change.key, seq, number(now.0)])?;
-                    delete.execute(params![change.key, seq])?;
+                    delete.execute(params![change.key, seq])?
                 }
+            };
+            // What comes after all that the table knows of the key is right in any log.
+            let is_tombstone = change.payload.is_none();
+            let seen = params![change.key, seq, id, is_tombstone];
+            if applied == 0 && other_log.query_row(seen, |row| row.get(0))? {
+                return Err(Renumbered::by(change).into());
             }
         }
         let old = now.0.saturating_sub(u64::try_from(REMEMBERED.as_millis()).unwrap_or(u64::MAX));
