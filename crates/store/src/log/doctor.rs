@@ -1,7 +1,14 @@
 //! The doctor: checks every checksum of a data directory, and saves what can be saved.
 //!
-//! [`check`] changes nothing and needs no lock; on a directory in use it may see a journal file that is being
-//! written and say that its end is not whole. [`rebuild_index`] and [`salvage`] take the lock.
+//! [`check`] changes nothing and needs no lock, for a hub may be at work there: a look at a file that is being written, or
+//! put away, may see what is no damage. So what a look finds counts only where the next look finds it again, with the
+//! MANIFEST that the first one began with:
+//!
+//! - Under one manifest, what it names does not change, and no journal file after its `settled` is put away.
+//! - A frame of the last journal file that a look has missed was durable by its end, and is whole to the next one.
+//! - The index is changed in its place: its bytes have to be the same as well.
+//!
+//! [`rebuild_index`] and [`salvage`] take the lock.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,6 +33,9 @@ mod salvage;
 mod sources;
 
 pub use salvage::{Salvaged, salvage, salvage_on};
+
+/// How often a directory is looked at that changes meanwhile.
+const LOOKS: usize = 5;
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -99,7 +109,7 @@ impl fmt::Display for Report {
 /// Checks every checksum. Changes nothing.
 ///
 /// # Errors
-/// The directory is not one of ours, or the system refuses to read it.
+/// The directory is not one of ours, a hub changes it faster than it can be looked at, or the system refuses to read it.
 pub fn check(dir: &Path) -> Result<Report, OpenError> {
     check_on(&Real, dir)
 }
@@ -110,23 +120,62 @@ pub fn check(dir: &Path) -> Result<Report, OpenError> {
 /// As [`check`].
 pub fn check_on(disk: &dyn Disk, dir: &Path) -> Result<Report, OpenError> {
     recognise(disk, dir)?;
-    let mut report = Report::default();
-    let manifest = match recovery::read_manifest(disk, dir) {
-        Ok(manifest) => manifest,
-        Err(OpenError::Damaged { file, offset, what }) => {
-            report.found(&file, offset, what, false);
-            check_without_manifest(disk, dir, &mut report)?;
-            return Ok(report);
+    let mut before: Option<Look> = None;
+    for _ in 0..LOOKS {
+        let look = Look::take(disk, dir)?;
+        if look.report.is_sound() {
+            return Ok(look.report);
         }
-        Err(error) => return Err(error),
-    };
-    report.topics = manifest.topics.len() as u64;
-    for (number, topic) in &manifest.topics {
-        check_segments(disk, dir, *number, topic, &mut report);
+        let damage = before.map_or_else(Vec::new, |before| look.confirms(before, &dir.join(super::index::NAME)));
+        if !damage.is_empty() {
+            return Ok(Report { damage, ..look.report });
+        }
+        before = Some(look);
     }
-    check_journal(disk, dir, manifest.settled, &mut report)?;
-    check_caches(disk, dir, &manifest, &mut report);
-    Ok(report)
+    Err(OpenError::Busy { dir: dir.to_owned() })
+}
+
+/// What was seen of a directory once.
+struct Look {
+    report: Report,
+    /// The bytes of the MANIFEST before anything else was read, where they could be.
+    manifest: Option<Vec<u8>>,
+    /// The checksum of the index's bytes, where they could be read.
+    index: Option<u32>,
+}
+
+impl Look {
+    fn take(disk: &dyn Disk, dir: &Path) -> Result<Self, OpenError> {
+        let bytes = read_all(disk, &dir.join(super::manifest::NAME)).ok();
+        let mut look = Self { report: Report::default(), manifest: bytes, index: None };
+        let report = &mut look.report;
+        let manifest = match recovery::read_manifest(disk, dir) {
+            Ok(manifest) => manifest,
+            Err(OpenError::Damaged { file, offset, what }) => {
+                report.found(&file, offset, what, false);
+                check_without_manifest(disk, dir, report)?;
+                return Ok(look);
+            }
+            Err(error) => return Err(error),
+        };
+        report.topics = manifest.topics.len() as u64;
+        for (number, topic) in &manifest.topics {
+            check_segments(disk, dir, *number, topic, report);
+        }
+        check_journal(disk, dir, manifest.settled, report)?;
+        look.index = check_caches(disk, dir, &manifest, report);
+        Ok(look)
+    }
+
+    /// What the look before has found and this one finds again: it is so, whatever a hub did meanwhile.
+    fn confirms(&self, before: Self, index: &Path) -> Vec<Finding> {
+        if self.manifest != before.manifest {
+            return Vec::new();
+        }
+        let still = |finding: &Finding| finding.file != index || self.index == before.index;
+        let again = |finding: &Finding| self.report.damage.contains(finding) && still(finding);
+        before.report.damage.into_iter().filter(again).collect()
+    }
 }
 
 /// What can be told of the rest: every block of every segment file, and the journal. Where a segment ends is not known, so
@@ -295,7 +344,8 @@ fn check_journal(disk: &dyn Disk, dir: &Path, settled: u64, report: &mut Report)
     Ok(())
 }
 
-fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut Report) {
+/// The checksum of the index's bytes, where they can be read.
+fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut Report) -> Option<u32> {
     for meta in &manifest.tables {
         let path = super::ids::path(dir, meta.number);
         match Table::open_to_check(disk, dir, meta.clone()) {
@@ -309,9 +359,9 @@ fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut R
     }
     // Opening may repair, so a copy in memory is looked at, never the file.
     let path = dir.join(super::index::NAME);
-    let settled = read_all(disk, &path)
-        .map_err(|error| error.to_string())
-        .and_then(|bytes| Index::check(bytes).map_err(|error| error.to_string()));
+    let bytes = read_all(disk, &path).map_err(|error| error.to_string());
+    let seen = bytes.as_ref().ok().map(|bytes| crc32fast::hash(bytes));
+    let settled = bytes.and_then(|bytes| Index::check(bytes).map_err(|error| error.to_string()));
     match settled {
         Err(what) => report.found(&path, 0, what, true),
         Ok(settled) if settled.unwrap_or(0) < manifest.settled => {
@@ -321,6 +371,7 @@ fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut R
         }
         Ok(_) => {}
     }
+    seen
 }
 
 /// Makes the index and the id tables anew from the segments.

@@ -123,6 +123,12 @@ pub enum OpenError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A hub changes it faster than it can be checked.
+    #[error("{dir} changes while it is checked: a hub is working there; stop it to check")]
+    Busy {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Written by another version.
     #[error(
         "{dir} has format {found:?}, this program reads {expected:?}; run the version that wrote it, or export and import"

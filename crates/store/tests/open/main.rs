@@ -1,5 +1,6 @@
 //! What the embedded engine says of directories that it cannot open, or only in part; and what the doctor does.
 
+mod busy;
 mod creation;
 mod ids;
 mod index;
