@@ -130,8 +130,9 @@ impl Journal {
     /// Goes on with a file where recovery found its end.
     pub(super) fn resume(disk: &dyn Disk, dir: &Path, number: u64, scan: &Scan, step: u64) -> io::Result<Self> {
         let file = disk.open(&dir.join(name(number)), Mode::Write)?;
-        // What recovery took over is promised from now on, whatever mode wrote it.
+        // What recovery took over is promised from now on, whatever mode wrote it, and so is its name.
         file.sync()?;
+        disk.sync_dir(dir)?;
         let (allocated, frames) = (file.len()?, scan.frames.len() as u64);
         let (salt, end) = (scan.salt, scan.end);
         Ok(Self { file, number, salt, offset: end, allocated, frames, synced: end, step, grown: false })

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::codec::Reader;
-use super::disk::{Disk, read_all, replace};
+use super::disk::{Disk, Mode, read_all, replace};
 use super::entry::{self, Entry};
 use super::journal::{self, Journal, Next, Scan};
 use super::manifest::{self, Manifest, TopicEntry};
@@ -23,6 +23,8 @@ use crate::Version;
 pub(super) const FORMAT: &str = "FORMAT";
 pub(super) const FORMAT_TEXT: &str = "promethean log 1\n";
 pub(super) const LOCK: &str = "LOCK";
+/// Empty; there once the journal has its first file, for as long as nothing is settled only this says that there is one.
+pub(super) const BEGUN: &str = "JOURNAL";
 /// How FORMAT begins while something else than a hub makes the directory; what it is follows.
 const UNFINISHED: &str = "unfinished ";
 /// The directories in a data directory.
@@ -58,6 +60,7 @@ pub(super) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Lock), Open
     let version = replay.version;
     retire_settled(&shared)?;
     let journal = go_on(&mut replay, &files, &scans)?;
+    has_begun(&shared)?;
     let writer = Writer::new(shared.clone(), journal, version);
     Ok((shared, writer, lock))
 }
@@ -164,13 +167,15 @@ fn check_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<()
 
 /// The journal files that are not settled.
 pub(super) fn unsettled(disk: &dyn Disk, dir: &Path, settled: u64) -> Result<Vec<(u64, PathBuf)>, OpenError> {
+    // Before the files are listed: a hub may be making both.
+    let begun = settled > 0 || is_there(disk, &dir.join(BEGUN))?;
     let dir = dir.join("journal");
     let files = journal::files(disk, &dir).map_err(io_error(format!("{} could not be listed", dir.display())))?;
     let files: Vec<_> = files.into_iter().filter(|(number, _)| *number > settled).collect();
     let numbers = files.iter().map(|(number, _)| *number).chain([u64::MAX]);
-    // The next file is durable before one is sealed, and only sealed ones are settled: there is always one then. (A
-    // restore and a salvage leave none, and say that none was settled.)
-    let needed = files.len().max(usize::from(settled > 0));
+    // The next file is durable before one is sealed, and only sealed ones are settled: there is always one then. Before,
+    // there is one once it is said to have begun. (A restore and a salvage leave none.)
+    let needed = files.len().max(usize::from(begun));
     for (number, expected) in numbers.zip(settled + 1..).take(needed) {
         if number != expected {
             let what = "the journal file is missing".to_owned();
@@ -178,6 +183,25 @@ pub(super) fn unsettled(disk: &dyn Disk, dir: &Path, settled: u64) -> Result<Vec
         }
     }
     Ok(files)
+}
+
+fn is_there(disk: &dyn Disk, path: &Path) -> Result<bool, OpenError> {
+    match disk.len(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        there => there.map(|_| true).map_err(io_error(format!("{} could not be looked at", path.display()))),
+    }
+}
+
+/// The journal has a file that is durable: from now on there has to be one, also while nothing is settled. Before
+/// anything is promised.
+fn has_begun(shared: &Shared) -> Result<(), OpenError> {
+    let (disk, dir) = (&*shared.options.disk, &shared.options.dir);
+    let path = dir.join(BEGUN);
+    if shared.manifest.lock().settled > 0 || is_there(disk, &path)? {
+        return Ok(());
+    }
+    let made = disk.open(&path, Mode::Create).and_then(|_| disk.sync_dir(dir));
+    made.map_err(io_error(format!("{} could not be made", path.display())))
 }
 
 /// Reads all files, the last one first: each says where the one before ends.
@@ -298,7 +322,7 @@ fn go_on(replay: &mut Replay<'_>, files: &[(u64, PathBuf)], scans: &[(Bytes, Sca
         (Some((number, path)), Some((_, scan))) => {
             // Frames behind a hole must not come back to life: what is before it is kept, in its own file.
             tracing::warn!(file = %path.display(), offset = scan.end, "cut frames that were not durable");
-            let file = disk.open(path, super::disk::Mode::Write).map_err(doing())?;
+            let file = disk.open(path, Mode::Write).map_err(doing())?;
             file.sync().map_err(doing())?;
             (number + 1, scan.end)
         }

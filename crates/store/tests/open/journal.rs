@@ -100,3 +100,44 @@ async fn a_settled_file_that_cannot_be_put_away_for_lack_of_room_is_put_away_lat
     let found = log.locate(&ids).await.expect("located");
     assert_eq!(found.iter().flatten().count(), 10, "every event is found by its id");
 }
+
+#[tokio::test]
+async fn the_only_journal_file_is_missed_although_nothing_is_settled() {
+    let (_place, dir) = directory();
+    let log = Log::open(Options { journal_bytes: 1 << 20, ..options(&dir) }).expect("opens");
+    append(&log, &vec![event("a"); 100]).await;
+    // As kill -9 leaves it.
+    let (_other, left) = directory();
+    super::creation::copy(&dir, &left);
+    let victim = find(&left, ".wal");
+    fs::remove_file(&victim).expect("removed");
+    let error = refused(&left);
+    let OpenError::Damaged { file, what, .. } = &error else { panic!("{error}") };
+    assert!(*file == victim && what.contains("missing"), "{error}");
+    let report = doctor::check(&left).expect("checked");
+    assert!(report.damage.iter().any(|finding| finding.file == victim), "{report}");
+}
+
+#[tokio::test]
+async fn a_directory_without_a_journal_that_never_began_opens_and_one_of_before_begins() {
+    let (place, dir) = directory();
+    filled(&dir).await;
+    // What was made anew has no journal yet.
+    let saved = place.path().join("saved");
+    doctor::salvage(&dir, &saved).expect("saved");
+    assert!(doctor::check(&saved).expect("checked").is_sound());
+    drop(Log::open(options(&saved)).expect("opens"));
+    fs::remove_file(find(&saved, ".wal")).expect("removed");
+    assert!(matches!(refused(&saved), OpenError::Damaged { .. }));
+    // An earlier version did not say that the journal has begun.
+    let (_place, old) = directory();
+    let log = Log::open(options(&old)).expect("opens");
+    append(&log, &vec![event("a"); 3]).await;
+    log.close().await.expect("closed");
+    fs::remove_file(old.join("JOURNAL")).expect("removed");
+    let log = Log::open(options(&old)).expect("opens");
+    assert_eq!(read_all(&log, "a").await.len(), 3);
+    log.close().await.expect("closed");
+    fs::remove_file(find(&old, ".wal")).expect("removed");
+    assert!(matches!(refused(&old), OpenError::Damaged { .. }));
+}
