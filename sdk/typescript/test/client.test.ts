@@ -1,25 +1,9 @@
 // What the scenarios cannot see from outside: frames on the wire, bounds, and links that fail in particular ways.
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { EventClient, PromClient, PromError, uuidv7, type ClientOptions, type Delivery, type Published } from "../src/index.js";
-import { FakeHub, Refusal } from "./fake-hub.js";
+import { describe, expect, it } from "vitest";
+import { EventClient, PromClient, PromError, uuidv7, type Delivery, type Published } from "../src/index.js";
+import { Refusal } from "./fake-hub.js";
+import { clients, codeOf, cut, hub, make, ops } from "./one-hub.js";
 import { sleep, until } from "./scenarios.js";
-
-let hub: FakeHub;
-const clients: PromClient<any>[] = [];
-const make = (options: ClientOptions | string = {}) => {
-  const client = new PromClient(hub.url, options);
-  clients.push(client);
-  return client;
-};
-const ops = (op: string) => hub.frames.filter((frame) => frame.op === op);
-const cut = () => { for (const conn of hub.conns) conn.socket.terminate(); };
-const codeOf = (promise: Promise<unknown>) => promise.then(() => "no error", (error) => error.code ?? error);
-
-beforeEach(async () => { hub = await new FakeHub().start(); });
-afterEach(async () => {
-  await Promise.all(clients.splice(0).map((client) => client.close({ timeoutMs: 200 })));
-  await hub.kill();
-});
 
 describe("publishing", () => {
   it("keeps to its window", async () => {
@@ -135,103 +119,6 @@ describe("publishing", () => {
     expect([...ids].sort()).toEqual(ids);
     expect(new Set(ids).size).toBe(ids.length);
     expect(Math.abs(parseInt(ids[0]!.replace("-", "").slice(0, 12), 16) - Date.now())).toBeLessThan(10_000);
-  });
-});
-
-describe("the connection", () => {
-  it("tries again until the hub is there", async () => {
-    await hub.kill();
-    const client = make({ backoffMs: [10, 50] });
-    const connected = client.connect();
-    await sleep(100);
-    await hub.start();
-    await connected;
-    expect(client.state).toBe("open");
-  });
-
-  it("gives up after connectTimeoutMs and names the address", async () => {
-    await hub.kill();
-    const client = make({ backoffMs: [10, 20], connectTimeoutMs: 100 });
-    await expect(client.connect()).rejects.toThrow(/connect_failed.*127\.0\.0\.1/);
-    expect(client.state).toBe("idle");
-    await hub.start();
-  });
-
-  it("comes back for subscriptions also when a call has waited for connectTimeoutMs in vain", async () => {
-    const options = { backoffMs: [10, 20] as [number, number], connectTimeoutMs: 100 };
-    const client = make(options);
-    const seen: unknown[] = [];
-    const sub = await client.subscribe("t", "g", (event) => void seen.push(event.payload));
-    await hub.kill();
-    await until("the loss is seen", () => client.state === "connecting");
-    const early = new EventClient(hub.url, options);
-    clients.push(early);
-    void early.subscribe("t", "early", (event) => void seen.push(event.payload), { from: "earliest" });
-    expect(await codeOf(client.ack("t", "g", uuidv7()))).toBe("connect_failed");
-    expect(await codeOf(early.connect())).toBe("connect_failed");
-    expect([client.state, early.state]).toEqual(["connecting", "connecting"]);
-    await hub.start();
-    hub.append("t", 1);
-    await until("the event, for both", () => seen.length === 2);
-    await sub.unsubscribe();
-    await hub.kill();
-    await until("the loss is seen", () => client.state === "connecting");
-    expect([await codeOf(client.connect()), client.state], "nobody is left to come back for").toEqual(["connect_failed", "idle"]);
-    await hub.start();
-  });
-
-  it("notices a link that is dead without a close, by silence", async () => {
-    const client = make({ pingMs: 50, backoffMs: [10, 20] });
-    await client.connect();
-    hub.mute = true;
-    await until("the link is given up", () => client.state === "connecting");
-    hub.mute = false;
-    await until("another link", () => client.state === "open");
-    expect(ops("PING").length).toBeGreaterThan(0);
-  });
-
-  it("gives up on a fixed token that is refused and asks a callback again", async () => {
-    hub.auth = (token) => { if (token !== "good") throw new Refusal("bad_token", "no"); return {}; };
-    expect(await codeOf(make("bad").publish("t", 1))).toBe("bad_token");
-    expect(await codeOf(make().connect())).toBe("unauthorized");
-    const tokens = ["bad", "bad", "good"];
-    const client = make({ token: async () => tokens.shift(), backoffMs: [5, 10] });
-    expect((await client.publish("t", 1)).seq).toBe(1);
-  });
-
-  it("bears jwt_invalid for a while from a hub that knew the token before", async () => {
-    let refusals = 0;
-    hub.auth = () => ({});
-    const client = make({ token: "good", backoffMs: [2, 5] });
-    await client.connect();
-    const restart = (most: number) => {
-      refusals = 0;
-      hub.auth = () => { if (refusals++ < most) throw new Refusal("jwt_invalid", "no signing keys yet"); return {}; };
-      for (const conn of hub.conns) conn.socket.terminate();
-    };
-    restart(9);
-    expect((await client.publish("t", 1)).seq).toBe(1);
-    restart(Infinity);
-    expect([await codeOf(client.publish("t", 2)), refusals]).toEqual(["jwt_invalid", 10]);
-    refusals = 0;
-    expect([await codeOf(make("bad").connect()), refusals]).toEqual(["jwt_invalid", 1]);
-  });
-
-  it("comes back with a fresh token after token_expired closed the connection", async () => {
-    let serial = 0;
-    hub.auth = () => ({ exp: Date.now() / 1000 + (serial === 1 ? 0.2 : 600) });
-    const client = make({ token: () => `t${++serial}`, backoffMs: [5, 10] });
-    const seen: unknown[] = [];
-    await client.subscribe("t", "g", (event) => void seen.push(event.payload));
-    await until("the second token", () => serial >= 2 && client.state === "open");
-    await client.publish("t", 1);
-    await until("the event", () => seen.length === 1);
-    expect(ops("AUTH").map((frame) => frame.token)).toEqual(["t1", "t2"]);
-  });
-
-  it("stops when the token callback gives up with a PromError", async () => {
-    const client = make({ token: () => { throw new PromError("unauthorized", "logged out"); } });
-    expect(await codeOf(client.connect())).toBe("unauthorized");
   });
 });
 
@@ -464,39 +351,6 @@ describe("subscriptions", () => {
     for (const conn of hub.conns) conn.send({ op: "ERR", code: "bad_json", msg: "not JSON" });
     const ended = await Promise.race([sub.closed.then(() => "ended"), sleep(50).then(() => "there")]);
     expect(ended).toBe("there");
-  });
-
-  it("end with the error when the hub refuses them, also later", async () => {
-    const told: unknown[] = [];
-    const client = make({ backoffMs: [10, 20], onError: (error) => told.push((error as PromError).code) });
-    hub.intercept = (frame) => { if (frame.topic === "secret") throw new Refusal("forbidden", "not for you"); };
-    expect(await codeOf(client.subscribe("secret", "g", () => {}))).toBe("forbidden");
-    const sub = client.subscribe("t", "g");
-    await sub.ready;
-    hub.intercept = (frame) => { if (frame.op === "SUBSCRIBE") throw new Refusal("forbidden", "not any more"); };
-    for (const conn of hub.conns) conn.socket.terminate();
-    const reading = (async () => { for await (const _ of sub); })();
-    expect(await codeOf(reading)).toBe("forbidden");
-    expect(((await sub.closed) as PromError).code).toBe("forbidden");
-    expect(told, "not for the first one: its caller waits").toEqual(["disconnected", "forbidden"]);
-  });
-
-  it("end with forbidden when a narrower token takes them away", async () => {
-    const client = make();
-    const sub = await client.subscribe("t", "g", () => {});
-    for (const conn of hub.conns) conn.send({ op: "ERR", code: "forbidden", msg: "t::g is not allowed any more", topic: "t", group: "g" });
-    expect(((await sub.closed) as PromError).code).toBe("forbidden");
-  });
-
-  it("end with the reason when the hub cannot serve them any more", async () => {
-    const client = make();
-    const sub = await client.subscribe("t", "g", () => {});
-    const other = await client.subscribe("t", "other", () => {});
-    for (const conn of hub.conns) conn.send({ op: "ERR", code: "shutting_down", msg: "the hub ends", topic: "t", group: "other" });
-    for (const conn of hub.conns) conn.send({ op: "ERR", code: "ack_failed", msg: "the owner cannot be reached", topic: "t", group: "g" });
-    expect(await sub.closed).toMatchObject({ code: "ack_failed", message: expect.stringContaining("cannot be reached") });
-    await other.unsubscribe();
-    expect(await other.closed).toBeUndefined();
   });
 
   it("wait when the hub limits their rate", async () => {
