@@ -1,7 +1,7 @@
 // The client: publishing and subscriptions over one link.
 import { PromError } from "./error.js";
 import { uuidv7 } from "./id.js";
-import { Link, type Frame } from "./link.js";
+import { Link, MOST_MS, type Frame } from "./link.js";
 import { Subscription, type Handler } from "./subscription.js";
 import type {
   AnyTopics, CallOptions, ClientOptions, EventOptions, Pattern, PayloadOf, PublishOptions, Published, State,
@@ -115,7 +115,7 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
     const subs = [...this._subs.values()];
     const until = Date.now() + timeoutMs;
     let timer: ReturnType<typeof setTimeout>;
-    const late = new Promise<void>((resolve) => { timer = setTimeout(resolve, timeoutMs); });
+    const late = new Promise<void>((resolve) => { timer = setTimeout(resolve, Math.min(timeoutMs, MOST_MS)); });
     if (this.state === "open") await Promise.race([late, Promise.all(subs.map((sub) => (void sub.unsubscribe(), sub.closed)))]);
     while (this._link.pending && this.state !== "idle" && Date.now() < until) await new Promise((resolve) => setTimeout(resolve, 5));
     clearTimeout(timer!);

@@ -33,6 +33,10 @@ export interface Listener {
 }
 
 const DAY = 86_400_000;
+/** What a timer can count to; beyond, it would fire at once. */
+export const MOST_MS = 2 ** 31 - 1;
+/** A limit of time; one that no timer can count to is none. */
+const limited = (ms: number): number => (ms > MOST_MS ? 0 : ms);
 
 export class Link {
   state: State = "idle";
@@ -52,7 +56,9 @@ export class Link {
   constructor(readonly url: string, readonly options: ClientOptions, private _listener: Listener) {}
 
   report(error: unknown): void {
-    this.options.onError?.(error as Error);
+    try {
+      this.options.onError?.(error as Error);
+    } catch {} // nobody is left to be told, and the connection has to go on
   }
 
   /** Resolves once open and authenticated. */
@@ -60,7 +66,7 @@ export class Link {
     if (this.state === "open") return Promise.resolve();
     if (this.state === "closed") return Promise.reject(new PromError("closed", "the client was closed"));
     this.wake();
-    const limit = this.options.connectTimeoutMs ?? 10_000;
+    const limit = limited(this.options.connectTimeoutMs ?? 10_000);
     return new Promise((resolve, reject) => {
       const timer = limit && setTimeout(() => {
         this._waiters.delete(waiter);
@@ -90,7 +96,8 @@ export class Link {
 
   /** Sends a frame and waits for its answer. */
   call(frame: Frame, publish = false, options: CallOptions = {}): Promise<Frame> {
-    const { signal, timeoutMs = this.options.timeoutMs ?? 60_000 } = options;
+    const { signal } = options;
+    const timeoutMs = limited(options.timeoutMs ?? this.options.timeoutMs ?? 60_000);
     if (this.state === "closed") return Promise.reject(new PromError("closed", "the client was closed"));
     if (signal?.aborted) return Promise.reject(signal.reason);
     if (!publish && this.state !== "open") return Promise.reject(new PromError("disconnected", "there is no connection"));
@@ -99,11 +106,12 @@ export class Link {
       return Promise.reject(new PromError("queue_full", "too many publishes are waiting; await some of them first"));
     const corr = ++this._corr;
     return new Promise((resolve, reject) => {
+      const _text = JSON.stringify({ ...frame, corr }); // throws: nothing may have begun
       const abort = () => call._done(signal!.reason);
       const timer = timeoutMs && setTimeout(() => call._done(
         new PromError("timeout", `no answer within ${timeoutMs} ms; whether it was stored is unknown`)), timeoutMs);
       const call: Call = {
-        _corr: corr, _publish: publish, _text: JSON.stringify({ ...frame, corr }),
+        _corr: corr, _publish: publish, _text,
         _done: (error, answer) => {
           clearTimeout(timer || undefined);
           signal?.removeEventListener("abort", abort);
@@ -130,7 +138,7 @@ export class Link {
         this._calls.delete(corr);
         error ? reject(error) : resolve();
       };
-      const timer = setTimeout(done, ms);
+      const timer = setTimeout(done, Math.min(ms, MOST_MS));
       this._calls.set(corr, { _corr: corr, _publish: false, _text: "", _done: done });
     });
   }
@@ -144,7 +152,15 @@ export class Link {
   private _set(state: State): void {
     if (this.state === state) return;
     this.state = state;
-    this.options.onState?.(state);
+    this._told(state);
+  }
+
+  private _told(state: State): void {
+    try {
+      this.options.onState?.(state);
+    } catch (error) {
+      this.report(error);
+    }
   }
 
   private _send(call: Call): void {
@@ -159,7 +175,7 @@ export class Link {
 
   private _timer(name: string, ms: number, run: () => void): void {
     clearTimeout(this._timers[name]);
-    this._timers[name] = setTimeout(run, ms);
+    this._timers[name] = setTimeout(run, Math.min(ms, MOST_MS));
   }
 
   private async _dial(): Promise<void> {
@@ -206,7 +222,7 @@ export class Link {
         this._fill();
         for (const waiter of this._waiters) waiter();
         this._waiters.clear();
-        this.options.onState?.("open");
+        this._told("open");
       },
     });
     this._socket!.send(JSON.stringify(secret === undefined ? { op: "PING", corr } : { op: "AUTH", token: secret, corr }));
@@ -231,7 +247,7 @@ export class Link {
     if (typeof token !== "function" || typeof exp !== "number") return;
     const left = (exp > 1e12 ? exp : exp * 1000) - Date.now();
     this._timer("renew", Math.min(DAY, Math.max(500, Math.min(left * 0.8, left - 5_000))), () => {
-      Promise.resolve(token()).then((secret) => this.call({ op: "AUTH", token: secret })).then(
+      Promise.resolve().then(token).then((secret) => this.call({ op: "AUTH", token: secret })).then(
         (answer) => this._renewAt(answer.exp),
         (error) => { this.report(error); if (this.state === "open") this._renewAt(exp); },
       );

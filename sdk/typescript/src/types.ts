@@ -143,7 +143,7 @@ export interface ClientOptions {
   window?: number;
   /** Most publishes waiting for a place in the window or for a connection (10 000); beyond: `queue_full`. */
   maxQueue?: number;
-  /** How long a call waits for its answer, reconnects included (60 000; 0: without end). */
+  /** How long a call waits for its answer, reconnects included (60 000; 0 or more than a timer counts, 2^31 - 1: without end). */
   timeoutMs?: number;
   /** How long `connect` tries (10 000; 0: without end). */
   connectTimeoutMs?: number;

@@ -1,8 +1,8 @@
-// Links that fail in particular ways.
-import { describe, expect, it } from "vitest";
+// Links that fail in particular ways, and what of the caller's must not stop one: its timers, its callbacks.
+import { describe, expect, it, vi } from "vitest";
 import { EventClient, PromError, uuidv7 } from "../src/index.js";
 import { Refusal } from "./fake-hub.js";
-import { clients, codeOf, hub, make, ops } from "./one-hub.js";
+import { clients, codeOf, cut, hub, make, ops } from "./one-hub.js";
 import { sleep, until } from "./scenarios.js";
 
 describe("the connection", () => {
@@ -99,5 +99,72 @@ describe("the connection", () => {
   it("stops when the token callback gives up with a PromError", async () => {
     const client = make({ token: () => { throw new PromError("unauthorized", "logged out"); } });
     expect(await codeOf(client.connect())).toBe("unauthorized");
+  });
+});
+
+describe("what the caller brings", () => {
+  it("a payload that is no JSON is refused at once, and nothing of it goes off later", async () => {
+    const client = make({ timeoutMs: 50 });
+    await client.connect();
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    try {
+      await expect(client.publish("t", { n: 1n })).rejects.toThrow(TypeError);
+      const circle: { me?: unknown } = {};
+      circle.me = circle;
+      await expect(client.publishBatch("t", [{ payload: circle }])).rejects.toThrow(TypeError);
+      expect(vi.getTimerCount()).toBe(0);
+    } finally {
+      vi.useRealTimers();
+    }
+    expect((await client.publish("t", 1)).seq).toBe(1);
+  });
+
+  it("a time that no timer can count to is no limit", async () => {
+    const limits = vi.spyOn(globalThis, "setTimeout");
+    try {
+      for (const ms of [Infinity, 2 ** 31, 2 ** 40]) {
+        const client = make({ timeoutMs: ms, connectTimeoutMs: ms, pingMs: ms, backoffMs: [5, 10] });
+        await client.connect();
+        await client.publish("t", 1);
+        hub.mute = true;
+        const open = client.publish("t", 2, { timeoutMs: ms });
+        const closing = client.close({ timeoutMs: ms });
+        hub.mute = false;
+        cut();
+        expect((await open).seq).toBeGreaterThan(1);
+        await closing;
+      }
+      expect(limits.mock.calls.filter(([, ms]) => ms! > 2 ** 31 - 1)).toEqual([]);
+    } finally {
+      limits.mockRestore();
+    }
+  });
+
+  it("onState and onError that throw stop nothing", async () => {
+    const told: string[] = [];
+    const client = make({
+      backoffMs: [5, 10],
+      onState: (state) => { throw new Error(state); },
+      onError: (error) => { told.push(error.message); throw error; },
+    });
+    expect((await client.publish("t", 1)).seq).toBe(1);
+    cut();
+    await until("another connection", () => told.filter((message) => message === "open").length === 2);
+    expect((await client.publish("t", 2)).seq).toBe(2);
+    expect(told.filter((message) => !message.startsWith("disconnected"))).toEqual(["connecting", "open", "connecting", "open"]);
+  });
+
+  it("a token callback that throws at a renewal is told of, and asked again", async () => {
+    hub.auth = () => ({ exp: Date.now() / 1000 + 3 });
+    const told: unknown[] = [];
+    let asked = 0;
+    const client = make({
+      token: () => { if (++asked === 2) throw new Error("no network"); return `t${asked}`; },
+      onError: (error) => told.push(error.message),
+    });
+    await client.connect();
+    await until("a third token", () => ops("AUTH").length === 2);
+    expect(ops("AUTH").map((frame) => frame.token)).toEqual(["t1", "t3"]);
+    expect(told).toEqual(["no network"]);
   });
 });
