@@ -18,6 +18,8 @@ interface Acks {
 /** Local options: the hub does not know them. */
 const LOCAL = new Set(["ack", "manualAck", "concurrency", "autoExtend", "maxExtendMs", "signal"]);
 const TAIL_HIGH_WATER = 1_000;
+/** Half of a character: the hub takes no JSON with one. */
+const LONE = /[\ud800-\udfff]/gu;
 
 export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   /** Resolves with the group's cursor (of several topics: their cursors) once the hub has accepted; rejects if it refuses. */
@@ -361,7 +363,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     if (!this.group) return;
     this._active.delete(event.id);
     try {
-      await this._call("NACK", { id: event.id, lease, reason, delay_ms: delayMs, release });
+      await this._call("NACK", { id: event.id, lease, reason: reason?.replace(LONE, "\ufffd"), delay_ms: delayMs, release });
     } catch (error) {
       // Both mean that it is on its way to somebody again, which is all a nack wants.
       if (!["disconnected", "lease_lost"].includes((error as PromError).code)) throw error;

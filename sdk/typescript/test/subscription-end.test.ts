@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import type { PromError } from "../src/index.js";
 import { Refusal } from "./fake-hub.js";
 import { codeOf, hub, make } from "./one-hub.js";
+import { until } from "./scenarios.js";
 
 describe("subscriptions", () => {
   it("end with the error when the hub refuses them, also later", async () => {
@@ -36,5 +37,21 @@ describe("subscriptions", () => {
     expect(await sub.closed).toMatchObject({ code: "ack_failed", message: expect.stringContaining("cannot be reached") });
     await other.unsubscribe();
     expect(await other.closed).toBeUndefined();
+  });
+});
+
+describe("a handler's error", () => {
+  it("is cut between characters, so that the hub takes it", async () => {
+    const reasons: string[] = [];
+    hub.intercept = (frame) => {
+      if (frame.op !== "NACK") return;
+      reasons.push(frame.reason);
+      if (/[\ud800-\udfff]/u.test(frame.reason)) throw new Refusal("bad_request", "lone leading surrogate in hex escape");
+    };
+    await make().subscribe("t", "g", (event) => { throw new Error(event.payload as string); }, { maxAttempts: 1 });
+    for (const message of ["x" + "\u{1f600}".repeat(600), "half \ud83d, then \u{1f600}"]) hub.append("t", message);
+    await until("both are nacked", () => reasons.length === 2);
+    expect(reasons).toEqual(["x" + "\u{1f600}".repeat(499) + "\ufffd", "half \ufffd, then \u{1f600}"]);
+    await until("the dead letters", () => hub.log("dlq.t").length === 2);
   });
 });
