@@ -141,8 +141,9 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
     const sub = frame.topic === undefined ? undefined : this._subs.get(keyOf(frame.topic, frame.group));
     if (frame.op === "EVENT") sub?._deliver([frame as any]);
     else if (frame.op === "EVENTS") sub?._deliver(frame.events);
-    // An ERR that names a subscription ends it; a hub that shuts down closes the connection, and the next one takes it up.
-    else if (frame.op === "ERR" && frame.code !== "shutting_down") sub?._fail(new PromError(frame.code, frame.msg));
+    // An ERR that names a subscription ends it, or ends it for now; a hub that shuts down closes the connection, and the
+    // next one takes it up.
+    else if (frame.op === "ERR" && frame.code !== "shutting_down") sub?._end(new PromError(frame.code, frame.msg, { retryAfterMs: frame.retry_after_ms }));
   }
 }
 

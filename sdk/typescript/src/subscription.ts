@@ -20,6 +20,8 @@ const LOCAL = new Set(["ack", "manualAck", "concurrency", "autoExtend", "maxExte
 const TAIL_HIGH_WATER = 1_000;
 /** Half of a character: the hub takes no JSON with one. */
 const LONE = /[\ud800-\udfff]/gu;
+/** How long to wait where the hub does not say. */
+const A_MOMENT = 1_000;
 
 export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   /** Resolves with the group's cursor (of several topics: their cursors) once the hub has accepted; rejects if it refuses. */
@@ -89,12 +91,9 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   async unsubscribe(): Promise<void> {
     if (this._stopping || this._ended) return this._running ? undefined : void (await this.closed);
     this._stopping = true;
-    const waiting = this._queue.splice(0);
-    for (const delivery of waiting) this._active.delete(delivery.event.id);
     await this._asking; // what the hub is about to grant has to be given up, too
     await this._tell().catch(() => {});
-    if (this._live && this.group && waiting.length)
-      await this._call("NACK", { ids: waiting.map((d) => d.event.id), release: true }).catch(() => {});
+    await this._release(); // with what came before the pause
     this._wanted?.();
     const drained = this._drain();
     if (!this._running) await drained;
@@ -105,7 +104,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     this._iterating = true;
     try {
       for (;;) {
-        const next = this._take();
+        const next = this._stopping ? undefined : this._take();
         if (next) {
           this._begin(next);
           this._current = next;
@@ -145,19 +144,43 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
         if (this._paused || this._stopping) this._quiet(this._tell());
         this._flush();
       },
-      (error: PromError) => {
+      async (error: PromError) => {
         if (error.code === "disconnected" || this._ended) return;
         if (error.code === "unknown_id" && frame.opts.afterId !== this._options.afterId) {
           this._lastId = undefined; // the tail's last event is gone: go on at the live end, or begin with the state again
           if (this._options.from !== "snapshot") this._options = { ...this._options, from: "latest" };
-          return this._up();
+          this._up();
+          return this._asking;
         }
         // A hub that shuts down closes the connection, and the next one takes it up.
         if (this._known && error.code === "shutting_down") return;
         if (this._known) this._link.report(error); // nobody waits for `ready` any more
-        this._fail(error);
+        const late = error.code === "timeout"; // the hub may have it all the same, or be about to
+        if (this._known && (late || error.code === "ack_failed")) {
+          if (late) await this._call("UNSUBSCRIBE", {}).catch(() => {});
+          this._again(error);
+        } else if (late) {
+          // Left as one that was there, what came goes back uncounted; the name is free when the hub has answered.
+          this._error = error;
+          this._notReady(error);
+          this._live = true;
+          void this.unsubscribe();
+        } else this._fail(error);
       },
     );
+  }
+
+  /** @internal The hub has ended it: for good, or because it cannot serve it at the moment. */
+  _end(error: PromError): void {
+    if (!["ack_failed", "rate_limited"].includes(error.code)) return this._fail(error);
+    // Its OK may have come in the same turn, and not be seen yet.
+    void this._asking?.then(() => this._live && this._again(error));
+  }
+
+  /** Asks again after a moment, on this connection: another one asks by itself. */
+  private _again(error: PromError): void {
+    this._down();
+    this._link.sleep(error.retryAfterMs ?? A_MOMENT).then(() => this._ended || this._up(), () => {});
   }
 
   /**
@@ -185,7 +208,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
       // A snapshot comes in the order of its keys: one that was cut short starts over, a whole one is gone on after.
       this._lastId = (snapshot ? cut : event.id) ?? this._lastId;
       this._began = true;
-      if (this._stopping || this._ended) continue;
+      if (this._ended || (this._stopping && !this.group)) continue;
       const known = this._active.get(event.id);
       if (known && (known._stage !== "out" || known._settled)) {
         known._renew(ctx);
@@ -223,7 +246,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
         return await this._link.call({ op: typeof op === "string" ? op : op(), topic: this.topic, ...group, ...fields });
       } catch (error) {
         if ((error as PromError).code !== "rate_limited") throw error;
-        await this._link.sleep((error as PromError).retryAfterMs ?? 1_000);
+        await this._link.sleep((error as PromError).retryAfterMs ?? A_MOMENT);
         if (this._ended) throw error; // another one may have its name by now
       }
     }
@@ -342,8 +365,8 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
       },
       (error: PromError) => {
         answered();
-        if (error.code === "disconnected" && !this._ended) {
-          // Unanswered: once more on the next connection, together with what has come since.
+        if (!this._ended && (error.code === "disconnected" || (error.code === "not_subscribed" && !this._live))) {
+          // Unanswered: once more when the hub has the subscription again, together with what has come since.
           const since = this._acks as Acks | undefined;
           since?._result.then(() => acks._done(), acks._done);
           if (since) since._ids.push(...acks._ids);
@@ -401,9 +424,18 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   // ---- the end
 
+  /** Gives back what waits here. */
+  private async _release(): Promise<void> {
+    const ids = this._queue.splice(0).map((delivery) => delivery.event.id);
+    for (const id of ids) this._active.delete(id);
+    if (this._live && this.group && ids.length) await this._call("NACK", { ids, release: true }).catch(() => {});
+  }
+
   private async _drain(): Promise<void> {
     if (this._running) await new Promise<void>((resolve) => { this._idle = resolve; });
+    await this._asking; // a SUBSCRIBE on a connection that came meanwhile
     for (let acks; this._live && (acks = this._acks ?? this._sent); ) await acks._result.catch(() => {});
+    await this._release();
     if (this._live) await this._call("UNSUBSCRIBE", {}).catch(() => {});
     this._finish();
   }

@@ -154,6 +154,6 @@ export interface ClientOptions {
   /** Told about every change of the connection. */
   onState?: (state: State) => void;
   /** Told about what no caller waits for: a lost connection, a failed ack, a refused renewal, a
-   * subscription that the hub refused after a reconnect. */
+   * subscription that the hub refused after a reconnect or cannot serve for a while. */
   onError?: (error: Error) => void;
 }

@@ -112,6 +112,8 @@ class Conn {
   authed: boolean;
   expiry: NodeJS.Timeout | undefined;
   members = new Map<string, Member>();
+  /** A SUBSCRIBE that is not answered: what comes after it waits, as at the real hub. */
+  private joining: Promise<void> | undefined;
   constructor(readonly hub: FakeHub, readonly socket: WebSocket) {
     this.authed = !hub.auth;
     socket.on("message", (data) => this.receive(String(data)));
@@ -134,8 +136,20 @@ class Conn {
     if (this.hub.mute || this.socket.readyState !== WebSocket.OPEN) return;
     if (text.length > this.hub.maxFrame) return this.socket.close(1009);
     const frame = JSON.parse(text);
-    const { corr } = frame;
     this.hub.frames.push(frame);
+    if (frame.op === "SUBSCRIBE") {
+      const before = this.joining;
+      const mine = this.joining = (async () => { await before; await this.answer(frame); })();
+      await mine;
+      if (this.joining === mine) this.joining = undefined;
+      return;
+    }
+    if (this.joining) await this.joining;
+    await this.answer(frame);
+  }
+
+  private async answer(frame: Json): Promise<void> {
+    const { corr } = frame;
     try {
       await this.hub.intercept?.(frame);
       this.send({ op: "OK", corr, ...this.handle(frame) });
