@@ -21,7 +21,8 @@
 //! - A publish that returned `Ok` is as durable as the hub's store says. Every event gets its id here, before it is
 //!   sent: what was not confirmed when the connection was lost is sent again with the same id, and stays once.
 //! - A token that a source hands out ([`Builder::token_from`]) is renewed before it runs out; the connection stays.
-//! - Subscriptions come back by themselves after a reconnect, and so do acks that were under way.
+//! - Subscriptions come back by themselves after a reconnect, and where the hub could not serve them for a while
+//!   (`ack_failed`); so do acks that were under way.
 //! - At most `window` publishes are unconfirmed at a time; the next one waits.
 //! - A refusal carries the contract's code, and whether trying again makes sense.
 //!

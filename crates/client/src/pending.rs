@@ -78,7 +78,7 @@ pub(crate) enum Ask {
     /// A subscription that is being made, on this connection.
     Subscribe { subscription: u64 },
     /// Events that are done: asked again on the next connection, a late ack still counts.
-    Ack { topic: Arc<str>, group: Group, ids: Vec<EventId>, replies: Vec<Reply<()>> },
+    Ack { subscription: u64, topic: Arc<str>, group: Group, ids: Vec<EventId>, replies: Vec<Reply<()>> },
     /// Events given back: a lost connection gives them back too.
     Nack { reply: Reply<()> },
     /// A lease that is to last longer, or an ack that counts only with it: it is lost with the connection.
@@ -104,6 +104,8 @@ pub(crate) struct Pending {
 pub(crate) enum Outcome {
     /// Nothing more.
     Settled,
+    /// Events are done, or not.
+    Acked { subscription: u64, ids: Vec<EventId>, replies: Vec<Reply<()>>, result: Result<(), Error> },
     /// A subscription is there, or not.
     Subscribed { subscription: u64, result: Result<(), Error> },
     /// A pause is there, or its end, or not.
@@ -143,12 +145,18 @@ impl Pending {
         text(out)
     }
 
-    pub(crate) fn ack(&mut self, topics: &Topics, ids: Vec<EventId>, replies: Vec<Reply<()>>) -> Option<Message> {
+    pub(crate) fn ack(
+        &mut self,
+        subscription: u64,
+        topics: &Topics,
+        ids: Vec<EventId>,
+        replies: Vec<Reply<()>>,
+    ) -> Option<Message> {
         let (topic, group) = (Arc::clone(&topics.topic), topics.group.clone()?);
         let corr = self.next_corr();
         let mut out = Vec::new();
         ask::ack(&mut out, corr, &topic, &group, &ids);
-        self.asks.insert(corr, (Ask::Ack { topic, group, ids, replies }, out.len()));
+        self.asks.insert(corr, (Ask::Ack { subscription, topic, group, ids, replies }, out.len()));
         Some(text(out))
     }
 
@@ -189,10 +197,8 @@ impl Pending {
             Some(Ask::Subscribe { subscription }) => {
                 return Outcome::Subscribed { subscription, result: result.clone() };
             }
-            Some(Ask::Ack { replies, .. }) => {
-                for reply in replies {
-                    let _ = reply.send(result.clone());
-                }
+            Some(Ask::Ack { subscription, ids, replies, .. }) => {
+                return Outcome::Acked { subscription, ids, replies, result: result.clone() };
             }
             Some(Ask::Nack { reply } | Ask::Extend { reply }) => {
                 let _ = reply.send(result.clone());
@@ -281,9 +287,12 @@ impl Pending {
         }
         let corrs: Vec<u64> = self.asks.keys().copied().collect();
         for corr in corrs {
-            if let Outcome::Held { reply: Some(reply), result, .. } = self.settle(corr, &Err(error.clone())) {
-                let _ = reply.send(result);
-            }
+            let waiting = match self.settle(corr, &Err(error.clone())) {
+                Outcome::Held { reply, .. } => reply.into_iter().collect(),
+                Outcome::Acked { replies, .. } => replies,
+                _ => Vec::new(),
+            };
+            waiting.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
         }
     }
 }

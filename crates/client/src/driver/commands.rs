@@ -101,19 +101,23 @@ impl Driver {
         }
         self.taken = taken;
         for (number, (ids, replies)) in acks {
-            match self.subscriptions.get(&number) {
-                Some(subscribed) => {
-                    let frame = self.pending.ack(&subscribed.topics, ids, replies);
-                    self.outgoing.extend(frame);
-                }
-                None => replies.into_iter().for_each(|reply| drop(reply.send(Err(Error::Lost)))),
-            }
+            self.ack(number, ids, replies);
         }
         self.resume();
         // A queue that was full may have swallowed the goodbye of a subscription that was dropped.
         let dropped = |(_, one): &(&u64, &Subscribed)| one.leaving.is_none() && one.deliveries.is_abandoned();
         let gone: Vec<u64> = self.subscriptions.iter().filter(dropped).map(|(number, _)| *number).collect();
         gone.into_iter().for_each(|number| self.leave(number, Vec::new(), None));
+    }
+
+    pub(super) fn ack(&mut self, number: u64, ids: Vec<EventId>, replies: Vec<Reply<()>>) {
+        match self.subscriptions.get(&number) {
+            Some(subscribed) => {
+                let frame = self.pending.ack(number, &subscribed.topics, ids, replies);
+                self.outgoing.extend(frame);
+            }
+            None => replies.into_iter().for_each(|reply| drop(reply.send(Err(Error::Lost)))),
+        }
     }
 
     pub(super) fn on_subscribe(&mut self, topics: Topics, commands: mpsc::Sender<Command>, reply: Reply<Subscription>) {

@@ -21,12 +21,7 @@ impl Driver {
             Ok(Some(Answer::Ok(done))) => self.pending.on_done(&done),
             Ok(Some(Answer::Error(refusal))) => match (self.pending.on_refusal(&refusal), &refusal.topic) {
                 (Outcome::Unasked, Some(topic)) if refusal.code != Some(Code::ShuttingDown) => {
-                    // The hub ended a subscription.
-                    let ended = self.by_name.remove(&name(topic, refusal.group.as_deref()));
-                    if let Some(subscribed) = ended.and_then(|number| self.subscriptions.remove(&number)) {
-                        subscribed.deliveries.fail(Error::refused(&refusal));
-                    }
-                    return;
+                    return self.on_ended(&name(topic, refusal.group.as_deref()), Error::refused(&refusal));
                 }
                 (outcome, _) => outcome,
             },
@@ -39,6 +34,9 @@ impl Driver {
     pub(super) fn on_outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Subscribed { subscription, result } => self.on_subscribed(subscription, result),
+            Outcome::Acked { subscription, ids, replies, result } => {
+                self.on_acked(subscription, ids, replies, result);
+            }
             Outcome::Held { subscription, reply, result } => self.on_held(subscription, reply, result),
             Outcome::Left { subscription, result } => self.on_left(subscription, result),
             Outcome::Renewed(Ok(expires)) => self.on_authenticated(expires),
@@ -70,7 +68,8 @@ impl Driver {
             }
             Err(error) => {
                 if subscribed.opening.is_none() {
-                    if let Some(pause) = again::pause(&error) {
+                    if let Some(pause) = again::away(&error) {
+                        tracing::debug!(%error, "a subscription is not there yet, asking again");
                         return self.ask_later(pause, Again::Subscribe(number));
                     }
                     if error.code() == Some(Code::ShuttingDown) {

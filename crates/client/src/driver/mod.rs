@@ -4,7 +4,7 @@
 //! written are bounded, and at the bound no command is taken; every reply is answered, also when the client ends.
 //!
 //! Here: the connection's life, from one to the next. `commands`: what handles ask. `frames`: what the hub says.
-//! `leave`: the way out of a subscription. `again`: what the hub had no room for. `renewal`: the token's next one.
+//! `leave`: the way out of a subscription. `again`: what the hub had no room for, or could not serve. `renewal`: the token's next one.
 
 mod again;
 mod commands;
@@ -85,6 +85,17 @@ struct Subscribed {
     live: bool,
     /// It ends, or stops for a while.
     leaving: Option<Leaving>,
+}
+
+impl Subscribed {
+    /// The hub does not have it any more.
+    fn lost(&mut self) {
+        (self.live, self.paused) = (false, false);
+        if self.topics.group.is_some() {
+            // The hub has given it back, and gives it out again.
+            self.deliveries.take_back();
+        }
+    }
 }
 
 /// The owner of the connection.
@@ -195,11 +206,7 @@ impl Driver {
         self.flushed = true;
         (self.renew_at, self.fetching) = (None, None);
         for subscribed in self.subscriptions.values_mut() {
-            (subscribed.live, subscribed.paused) = (false, false);
-            if subscribed.topics.group.is_some() {
-                // The hub has given it back, and gives it out again.
-                subscribed.deliveries.take_back();
-            }
+            subscribed.lost();
         }
         self.forget();
     }
@@ -207,8 +214,10 @@ impl Driver {
     /// What was asked is asked anew on a new connection, or makes no sense there.
     fn forget(&mut self) {
         for (_, again) in std::mem::take(&mut self.again) {
-            if let Again::Hold(_, Some(reply)) = again {
-                let _ = reply.send(Ok(()));
+            match again {
+                Again::Hold(_, Some(reply)) => drop(reply.send(Ok(()))),
+                Again::Ack(number, ids, replies) => self.ack(number, ids, replies),
+                _ => {}
             }
         }
         self.all_left();

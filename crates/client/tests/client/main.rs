@@ -1,5 +1,6 @@
 //! The client against a real hub, through a proxy that loses connections when a test wants it to.
 
+mod away;
 mod snapshot_tail;
 mod too_large;
 
