@@ -130,6 +130,11 @@ impl Delivery {
         self.settle(Settle::Extend(by)).await
     }
 
+    /// Its lease has run out: the hub gives the event out again, or has done so. A tail's have none.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.context.lease != 0 && self.leased_until <= now
+    }
+
     async fn settle(&self, how: Settle) -> Result<(), Error> {
         if self.context.lease == 0 {
             return Ok(());

@@ -1,8 +1,10 @@
 //! What waits for a subscription's reader, between the driver ([`Feed`]) and the reader.
 //!
 //! Invariants: the driver can take back what waits, also when the reader is gone; after the end nothing more comes in.
+//! Leased events wait once each, under their newest lease, at most `most` of them whose lease is not over; the reader gets
+//! none whose lease is.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use promethean_event::EventId;
@@ -20,6 +22,8 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Delivery>,
+    /// The ids of those that have a lease.
+    leased: HashSet<EventId>,
     ended: bool,
     /// Why it has ended, until the reader was told.
     error: Option<Error>,
@@ -33,38 +37,100 @@ impl Queue {
     }
 }
 
-/// A queue's two ends.
-pub(crate) fn queue() -> (Feed, Reader) {
+impl State {
+    fn push(&mut self, delivery: Delivery, most: usize) {
+        if delivery.context.lease == 0 {
+            return self.waiting.push_back(delivery);
+        }
+        let id = delivery.event.id;
+        if !self.leased.insert(id) {
+            // Given out again while it waited: the lease before is over.
+            if let Some(one) = self.waiting.iter_mut().find(|one| one.event.id == id) {
+                *one = delivery;
+            }
+            return;
+        }
+        if self.waiting.len() >= most {
+            let now = Instant::now();
+            let Self { waiting, leased, .. } = self;
+            waiting.retain(|one| {
+                let over = one.is_over(now);
+                if over {
+                    leased.remove(&one.event.id);
+                }
+                !over
+            });
+        }
+        self.waiting.push_back(delivery);
+    }
+
+    fn forget(&mut self, ids: &[EventId]) {
+        let Self { waiting, leased, .. } = self;
+        for id in ids {
+            if leased.remove(id) {
+                waiting.retain(|one| one.event.id != *id || one.context.lease == 0);
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<Delivery> {
+        loop {
+            let delivery = self.waiting.pop_front()?;
+            if delivery.context.lease == 0 {
+                return Some(delivery);
+            }
+            self.leased.remove(&delivery.event.id);
+            if !delivery.is_over(Instant::now()) {
+                return Some(delivery);
+            }
+        }
+    }
+}
+
+/// A queue's two ends. The hub leases at most `most` events at a time.
+pub(crate) fn queue(most: usize) -> (Feed, Reader) {
     let queue = Arc::new(Queue::default());
-    (Feed(Arc::clone(&queue)), Reader(queue))
+    (Feed { queue: Arc::clone(&queue), most }, Reader(queue))
 }
 
 /// The driver's end. Dropping it ends the queue.
 #[derive(Debug)]
-pub(crate) struct Feed(Arc<Queue>);
+pub(crate) struct Feed {
+    queue: Arc<Queue>,
+    most: usize,
+}
 
 impl Feed {
     pub(crate) fn push(&self, delivery: Delivery) {
-        self.0.state().waiting.push_back(delivery);
-        self.0.more.notify_one();
+        self.queue.state().push(delivery, self.most);
+        self.queue.more.notify_one();
     }
 
     /// Ends it: after what waits the reader is told why.
     pub(crate) fn fail(self, error: Error) {
-        self.0.state().error = Some(error);
+        self.queue.state().error = Some(error);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.state().waiting.len()
+        self.queue.state().waiting.len()
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.0.state().abandoned
+        self.queue.state().abandoned
+    }
+
+    /// These are done: where one was given out again meanwhile, that is, too.
+    pub(crate) fn forget(&self, ids: &[EventId]) {
+        self.queue.state().forget(ids);
     }
 
     /// Takes back what waits; the ids of those that are still leased to this subscriber.
     pub(crate) fn take_back(&self) -> Vec<EventId> {
-        let waiting = std::mem::take(&mut self.0.state().waiting);
+        let waiting = {
+            let mut state = self.queue.state();
+            state.leased.clear();
+            std::mem::take(&mut state.waiting)
+        };
         let now = Instant::now();
         waiting.into_iter().filter(|one| one.leased_until > now).map(|one| one.event.id).collect()
     }
@@ -72,8 +138,8 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        self.0.state().ended = true;
-        self.0.more.notify_one();
+        self.queue.state().ended = true;
+        self.queue.more.notify_one();
     }
 }
 
@@ -87,7 +153,7 @@ impl Reader {
         loop {
             {
                 let mut state = self.0.state();
-                if let Some(delivery) = state.waiting.pop_front() {
+                if let Some(delivery) = state.pop() {
                     return Ok(Some((delivery, state.waiting.len())));
                 }
                 if state.ended {
@@ -102,5 +168,73 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.0.state().abandoned = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use promethean_event::frame::DeliveryContext;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Event number `n` under a lease of so many milliseconds.
+    fn given(n: u64, lease: u64, ms: u64) -> Delivery {
+        let id = format!("0199d1c0-7d3b-7cc2-8b1a-{n:012x}");
+        let json = format!(r#"{{"id":"{id}","seq":{n},"ts":1,"topic":"a","payload":{n}}}"#);
+        let (attempt, max_attempts, snapshot, cut) = (1, 5, false, None);
+        let context = DeliveryContext { attempt, max_attempts, ack_deadline_ms: ms, lease, snapshot, cut };
+        Delivery {
+            event: serde_json::from_str(&json).expect("an event"),
+            json: json.into(),
+            context,
+            restarted: false,
+            subscription: 1,
+            leased_until: Instant::now() + Duration::from_millis(ms),
+            commands: mpsc::channel(1).0,
+        }
+    }
+
+    /// What the reader gets: number and lease.
+    async fn all(feed: Feed, mut reader: Reader) -> Vec<(u64, u64)> {
+        drop(feed);
+        let mut seen = Vec::new();
+        while let Some((delivery, _)) = reader.next().await.expect("no error") {
+            seen.push((delivery.event.seq, delivery.context.lease));
+        }
+        seen
+    }
+
+    const LONG: u64 = 60_000;
+
+    #[tokio::test]
+    async fn what_is_given_out_again_while_it_waits_waits_once_under_its_newest_lease() {
+        let (feed, reader) = queue(10);
+        for (n, lease) in [(1, 1), (2, 2), (3, 3), (2, 4), (1, 5)] {
+            feed.push(given(n, lease, LONG));
+        }
+        feed.forget(&[given(3, 0, 0).event.id]);
+        assert_eq!(all(feed, reader).await, [(1, 5), (2, 4)]);
+    }
+
+    #[tokio::test]
+    async fn a_delivery_whose_lease_ran_out_while_it_waited_is_not_handed_out() {
+        let (feed, reader) = queue(10);
+        for (n, lease, ms) in [(1, 1, 0), (2, 2, LONG), (3, 3, 0), (4, 0, 0), (4, 0, 0)] {
+            feed.push(given(n, lease, ms));
+        }
+        assert_eq!(all(feed, reader).await, [(2, 2), (4, 0), (4, 0)], "those of a tail have no lease, and stay");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_reads_stays_within_its_bound() {
+        let (feed, reader) = queue(10);
+        for n in 1..=1_000 {
+            feed.push(given(n, n, if n <= 992 { 0 } else { LONG }));
+            assert!(feed.len() <= 10);
+        }
+        assert_eq!(all(feed, reader).await.len(), 8);
     }
 }

@@ -17,7 +17,7 @@ const RESUME_AT: usize = 100;
 #[derive(Debug)]
 pub struct Subscription {
     pub(crate) number: u64,
-    /// What waits here is bounded: a group's by `maxInFlight`, a tail's by pausing.
+    /// What waits here is bounded: a group's by `maxInFlight` (what is over goes first), a tail's by pausing.
     pub(crate) deliveries: Reader,
     pub(crate) commands: mpsc::Sender<Command>,
 }

@@ -108,6 +108,9 @@ impl Driver {
         if early && self.subscriptions.get(&number).is_some_and(away) {
             return self.ask_later(A_MOMENT, Again::Ack(number, ids, replies));
         }
+        if let (Ok(()), Some(subscribed)) = (&result, self.subscriptions.get(&number)) {
+            subscribed.deliveries.forget(&ids);
+        }
         replies.into_iter().for_each(|reply| drop(reply.send(result.clone())));
     }
 }

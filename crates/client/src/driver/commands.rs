@@ -137,7 +137,7 @@ impl Driver {
         }
         self.next_subscription += 1;
         let number = self.next_subscription;
-        let (deliveries, reader) = queue();
+        let (deliveries, reader) = queue(topics.options.max_in_flight);
         let subscription = Subscription { number, deliveries: reader, commands: commands.clone() };
         let opening = Some((reply, subscription));
         let single = matches!(Selector::parse(&topics.topic), Ok(Selector::Topic(_)));
