@@ -1,8 +1,10 @@
 //! Handlers: a function for each event, acked when it succeeds, nacked when it does not, its lease kept while it runs.
 //!
-//! Invariants: at most `max_in_flight` handlers run at a time, since the hub gives out no more; an answer that does not
-//! get through leaves the lease to run out, and the event comes again.
+//! Invariants: at most `max_in_flight` handlers run at a time, and an event is in one of them at most, also when the hub
+//! gives it out again meanwhile (after a reconnect it does not know what runs here); an answer that does not get through
+//! leaves the lease to run out, and the event comes again.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use promethean_event::SubscribeOptions;
+use promethean_event::{EventId, SubscribeOptions};
 use tokio::sync::watch;
 
 use crate::{Client, Delivery, Error, GiveBack, Subscription};
@@ -66,25 +68,47 @@ impl Client {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
+        let most = options.max_in_flight;
         let events = self.subscribe(topic, Some(group), options).await?;
         let (stop, stopping) = watch::channel(false);
-        Ok(Handling { task: tokio::spawn(run(events, handler, stopping)), stop })
+        Ok(Handling { task: tokio::spawn(run(events, most, handler, stopping)), stop })
     }
 }
 
-async fn run<H, Fut, E>(mut events: Subscription, handler: H, mut stopping: watch::Receiver<bool>) -> Result<(), Error>
+async fn run<H, Fut, E>(
+    mut events: Subscription,
+    most: usize,
+    handler: H,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<(), Error>
 where
     H: Fn(Arc<Delivery>) -> Fut,
     Fut: Future<Output = Result<(), E>>,
     E: Display,
 {
-    let mut running = FuturesUnordered::new();
+    let (mut running, mut answering) = (FuturesUnordered::new(), FuturesUnordered::new());
+    // Of those that run or are being acked: at most `most`.
+    let mut ids = HashSet::new();
     let ended = loop {
         tokio::select! {
             biased;
             _ = stopping.wait_for(|stop| *stop) => break Ok(()),
-            Some(()) = running.next() => {}
-            next = events.next() => match next {
+            Some(acked) = answering.next() => {
+                if let Some(id) = acked {
+                    ids.remove(&id);
+                }
+            }
+            Some(handled) = running.next() => {
+                let (delivery, result): Handled<E> = handled;
+                if result.is_err() {
+                    // Given back, it may come before the answer to that.
+                    ids.remove(&delivery.event.id);
+                }
+                answering.push(answer(delivery, result));
+            }
+            next = events.next(), if running.len() + answering.len() < most => match next {
+                // Given out again while it runs: extensions and the ack name the event, so they hold for this lease too.
+                Ok(Some(delivery)) if !ids.insert(delivery.event.id) => {}
                 Ok(Some(delivery)) => {
                     let delivery = Arc::new(delivery);
                     running.push(one(handler(Arc::clone(&delivery)), delivery));
@@ -95,15 +119,26 @@ where
         }
     };
     // Nothing new; what waits goes to others now, not when the last handler is through.
-    let running = async { while running.next().await.is_some() {} };
-    if let (Err(error), ()) = tokio::join!(events.halt(), running) {
+    let finished = async {
+        loop {
+            tokio::select! {
+                Some((delivery, result)) = running.next() => answering.push(answer(delivery, result)),
+                Some(_) = answering.next() => {}
+                else => break,
+            }
+        }
+    };
+    if let (Err(error), ()) = tokio::join!(events.halt(), finished) {
         tracing::debug!(%error, "what waits was not given back");
     }
     ended
 }
 
-/// One event: its handler beside the extensions of its lease, then the answer.
-async fn one<E: Display>(work: impl Future<Output = Result<(), E>>, delivery: Arc<Delivery>) {
+/// An event whose handler is through.
+type Handled<E> = (Arc<Delivery>, Result<(), E>);
+
+/// One event: its handler beside the extensions of its lease.
+async fn one<E>(work: impl Future<Output = Result<(), E>>, delivery: Arc<Delivery>) -> Handled<E> {
     let lease = Duration::from_millis(delivery.context().ack_deadline_ms);
     let keep = async {
         loop {
@@ -116,13 +151,23 @@ async fn one<E: Display>(work: impl Future<Output = Result<(), E>>, delivery: Ar
     let result = tokio::select! {
         biased;
         result = work => result,
-        () = keep, if !lease.is_zero() => return,
+        result = keep, if !lease.is_zero() => result,
     };
-    let answered = match result {
-        Ok(()) => delivery.ack().await,
-        Err(error) => delivery.nack(GiveBack { reason: Some(error.to_string()), ..GiveBack::default() }).await,
+    (delivery, result)
+}
+
+/// What its handler says; the id of an event that was acked.
+async fn answer<E: Display>(delivery: Arc<Delivery>, result: Result<(), E>) -> Option<EventId> {
+    let id = delivery.event.id;
+    let (done, answered) = match result {
+        Ok(()) => (Some(id), delivery.ack().await),
+        Err(error) => {
+            let reason = Some(error.to_string());
+            (None, delivery.nack(GiveBack { reason, ..GiveBack::default() }).await)
+        }
     };
     if let Err(error) = answered {
-        tracing::warn!(id = %delivery.event().id, %error, "the answer to an event did not count");
+        tracing::warn!(%id, %error, "the answer to an event did not count");
     }
+    done
 }

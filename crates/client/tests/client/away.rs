@@ -156,3 +156,76 @@ async fn a_subscription_that_the_hub_ends_for_good_says_why() {
     assert_eq!(error.code(), Some(Code::Forbidden));
     assert!(patient(events.next()).await.expect("ended").is_none());
 }
+
+#[tokio::test]
+async fn after_a_reconnect_no_more_handlers_run_than_were_asked_for_and_none_for_an_event_that_one_has() {
+    for (most, at_once) in [(1, vec![1]), (2, vec![1, 2])] {
+        let mut stage = Stage::new().await;
+        let client = connect(&stage.url).await;
+        let (start, mut started) = mpsc::unbounded_channel();
+        let finish = watch::Sender::new(false);
+        let finished = finish.subscribe();
+        let handler = move |delivery: Arc<promethean_client::Delivery>| {
+            let (start, mut finished) = (start.clone(), finished.clone());
+            async move {
+                start.send(delivery.event().seq).expect("the test waits");
+                finished.wait_for(|done| *done).await.map(|_| ())
+            }
+        };
+        let options = SubscribeOptions { max_in_flight: most, ..SubscribeOptions::default() };
+        let (handling, hub) =
+            patient(async { tokio::join!(client.handle("a", "g", options, handler), stage.grants()) }).await;
+        let _handling = handling.expect("subscribed");
+        hub.give(1, 1, 60_000);
+        assert_eq!(patient(started.recv()).await, Some(1));
+        hub.hang_up();
+        // The hub of the new connection knows nothing of what runs.
+        let hub = stage.grants().await;
+        for (n, lease) in [(1, 7), (2, 8), (3, 9)].into_iter().take(most + 1) {
+            hub.give(n, lease, 60_000);
+        }
+        let published = async {
+            let (asked, hub) = stage.asks("PUBLISH").await;
+            hub.say(json!({"op": "OK", "corr": asked["corr"], "id": id(9), "seq": 1}));
+        };
+        // Its answer comes behind the deliveries.
+        let (published, ()) = patient(async { tokio::join!(client.publish("b", &1), published) }).await;
+        published.expect("published");
+        let mut running = vec![1];
+        while running.len() < at_once.len() {
+            running.push(patient(started.recv()).await.expect("a handler"));
+        }
+        assert_eq!((running, started.try_recv().ok()), (at_once, None), "{most} at a time");
+        finish.send_replace(true);
+        let mut acked = std::collections::BTreeSet::new();
+        while acked.len() < most + 1 {
+            let (asked, hub) = stage.asks("ACK").await;
+            let ids = asked["ids"].as_array().cloned().unwrap_or_else(|| vec![asked["id"].clone()]);
+            for one in ids {
+                assert!(acked.insert(one.to_string()), "{one} is acked twice: it was handled twice");
+            }
+            hub.ok(&asked);
+        }
+        assert_eq!(patient(started.recv()).await, Some(most as u64 + 1), "what waited");
+        assert_eq!(started.try_recv().ok(), None, "each once");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_a_handler_gave_back_is_handled_again_though_it_comes_before_the_answer_to_that() {
+    let mut stage = Stage::new().await;
+    let client = connect(&stage.url).await;
+    let handler = |delivery: Arc<promethean_client::Delivery>| async move {
+        if delivery.context().lease == 1 { Err("not yet") } else { Ok(()) }
+    };
+    let options = SubscribeOptions { max_in_flight: 2, ..SubscribeOptions::default() };
+    let (handling, hub) =
+        patient(async { tokio::join!(client.handle("a", "g", options, handler), stage.grants()) }).await;
+    let _handling = handling.expect("subscribed");
+    hub.give(1, 1, 60_000);
+    let (nack, hub) = stage.asks("NACK").await;
+    hub.give(1, 2, 60_000);
+    let (ack, hub) = stage.asks("ACK").await;
+    hub.ok(&nack);
+    hub.ok(&ack);
+}
