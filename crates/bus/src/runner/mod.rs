@@ -210,9 +210,11 @@ impl Runner {
         let mut reserved = self.sharing(&mut dispatcher);
         let wake_at = loop {
             dispatcher.on_tail(self.tail.borrow_and_update().seq);
-            self.reserve(&mut dispatcher, &mut reserved);
             let now = self.core.clock.now();
             let mut commands = std::mem::take(&mut self.commands);
+            // What comes back by itself wants room too, and nothing else may ever ask for it.
+            dispatcher.on_tick(now, &mut commands);
+            self.reserve(&mut dispatcher, &mut reserved);
             let wake_at = dispatcher.poll(now, &mut commands);
             let quiet = commands.is_empty();
             self.carry_out(&mut dispatcher, &mut commands).await;

@@ -237,6 +237,18 @@ async fn an_ack_on_a_topic_that_went_out_of_reach_is_refused_and_the_others_of_i
     assert_eq!(next(&mut other).await.event().id, ids[0]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_not_acked_on_a_pattern_comes_again_after_its_lease_or_its_wait_though_nothing_else_happens() {
+    let bus = bus();
+    publish(&bus, "a.one", 1).await;
+    let mut events = subscribe(&bus, "a.*", "g", earliest()).await;
+    for attempt in 1..=3 {
+        assert_eq!(next(&mut events).await.attempt(), attempt);
+    }
+    next(&mut events).await.nack_after("later", Duration::from_secs(5)).await.expect("nacked");
+    assert_eq!(next(&mut events).await.attempt(), 5);
+}
+
 /// Lets each task that is to run now run once: unlike `yield_now`, not until there is nothing left to do.
 async fn moment() {
     let mut passed = false;
