@@ -17,9 +17,13 @@ pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()
     let mut created = inner.core.store.watch_topics();
     created.borrow_and_update();
     let mut cursors = Vec::new();
-    for (topic, from) in first_topics(inner).await? {
-        cursors.extend(join(inner, &topic, from, &mut tasks).await?);
+    let topics = first_topics(inner).await?;
+    for index in refusing_first(inner, &topics).await? {
+        let (topic, from) = &topics[index];
+        cursors.extend(join(inner, topic, *from, &mut tasks).await?.map(|cursor| (index, cursor)));
     }
+    cursors.sort_unstable_by_key(|(index, _)| *index);
+    let cursors = cursors.into_iter().map(|(_, cursor)| cursor).collect();
     if inner.has_pattern() {
         let (weak, look_again) = (Arc::downgrade(inner), Arc::clone(&inner.look_again));
         tasks.spawn(async move {
@@ -61,16 +65,35 @@ async fn first_topics(inner: &Arc<Inner>) -> Result<Vec<(Topic, From)>, Error> {
     Ok(topics.iter().map(|topic| (topic.clone(), from(topic))).collect())
 }
 
+/// The order in which to join: a topic on which the group has its place may have members, and they may refuse; the others
+/// get a place by being joined, which a refusal must not leave behind.
+async fn refusing_first(inner: &Inner, topics: &[(Topic, From)]) -> Result<Vec<usize>, Error> {
+    if topics.len() < 2 {
+        return Ok((0..topics.len()).collect());
+    }
+    let (mut order, mut new) = (Vec::new(), Vec::new());
+    for (index, (topic, _)) in topics.iter().enumerate() {
+        let list = if has_place(inner, topic).await? { &mut order } else { &mut new };
+        list.push(index);
+    }
+    order.append(&mut new);
+    Ok(order)
+}
+
 /// Whether the group has a place on each of the topics, and there are any.
 async fn has_places(inner: &Inner, topics: &[Topic]) -> Result<bool, Error> {
-    let Some(group) = &inner.group else { return Ok(false) };
     for topic in topics {
-        let state = inner.core.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
-        if state.is_none() {
+        if !has_place(inner, topic).await? {
             return Ok(false);
         }
     }
     Ok(!topics.is_empty())
+}
+
+async fn has_place(inner: &Inner, topic: &Topic) -> Result<bool, Error> {
+    let Some(group) = &inner.group else { return Ok(false) };
+    let state = inner.core.store.load(topic, group).await.map_err(|error| Error::group(&error))?;
+    Ok(state.is_some())
 }
 
 /// The plain topics, and the existing ones that a pattern selects and the gate lets through. Those that it does not let

@@ -265,8 +265,9 @@ impl Inner {
         by_topic.retain(|topic, indexes| {
             let on = joined.topics.contains(topic);
             if !on && self.selects(topic) && !self.may_see(topic) {
-                let seen = indexes.iter().filter(|index| unknown.binary_search(index).is_err());
-                self.subscriber.asked_again(seen.map(|&index| plain[index]), topic);
+                // Only to who has seen it: others are not told that there is such an event.
+                indexes.retain(|index| unknown.binary_search(index).is_err());
+                self.subscriber.asked_again(indexes.iter().map(|&index| plain[index]), topic);
                 forbidden.append(indexes);
             }
             on
@@ -331,15 +332,11 @@ fn out_of_reach(id: EventId) -> Error {
 pub struct Subscription {
     membership: Membership,
     inbox: Inbox,
-    taken: std::collections::VecDeque<Given>,
 }
-
-/// How many deliveries are taken out of the inbox at a time.
-const TAKE: usize = 256;
 
 impl Subscription {
     pub(crate) fn new(membership: Membership, inbox: Inbox) -> Self {
-        Self { membership, inbox, taken: std::collections::VecDeque::new() }
+        Self { membership, inbox }
     }
 
     /// The next delivery; an error when the bus ended the subscription, after which there are no more.
@@ -348,24 +345,9 @@ impl Subscription {
     /// # Errors
     /// Why the bus ended the subscription.
     pub async fn next(&mut self) -> Result<Delivery, Error> {
-        loop {
-            let now = self.membership.inner.core.clock.now();
-            while let Some(given) = self.taken.pop_front() {
-                // What expired while it waited here is somebody else's by now.
-                if given.is_current(now) {
-                    return Ok(Delivery { given, inner: Arc::clone(&self.membership.inner) });
-                }
-            }
-            let mut batch = Vec::new();
-            self.inbox.take(TAKE, usize::MAX, now, &mut batch);
-            self.taken.extend(batch);
-            if self.taken.is_empty() {
-                if let Some((_, error)) = self.inbox.take_ended().pop() {
-                    return Err(error);
-                }
-                self.inbox.ready().await;
-            }
-        }
+        // One by one: what stays in the inbox until its lease is over was seen by nobody, and is no attempt.
+        let mut one = self.take(1).await?;
+        one.pop().map_or_else(|| Err(Error::shutting_down()), |given| Ok(self.delivery(given)))
     }
 
     /// The next deliveries, at least one, at most `max`. Cancel-safe.
@@ -373,22 +355,27 @@ impl Subscription {
     /// # Errors
     /// As [`Subscription::next`].
     pub async fn next_batch(&mut self, max: usize) -> Result<Vec<Delivery>, Error> {
-        let mut batch = vec![self.next().await?];
-        let now = self.membership.inner.core.clock.now();
-        while batch.len() < max {
-            if self.taken.is_empty() {
-                let mut more = Vec::new();
-                self.inbox.take(max - batch.len(), usize::MAX, now, &mut more);
-                if more.is_empty() {
-                    break;
-                }
-                self.taken.extend(more);
+        let taken = self.take(max.max(1)).await?;
+        Ok(taken.into_iter().map(|given| self.delivery(given)).collect())
+    }
+
+    /// Waits until there is something, and takes at most `max` of it.
+    async fn take(&mut self, max: usize) -> Result<Vec<Given>, Error> {
+        let mut taken = Vec::new();
+        loop {
+            self.inbox.take(max, usize::MAX, self.membership.inner.core.clock.now(), &mut taken);
+            if !taken.is_empty() {
+                return Ok(taken);
             }
-            batch.extend(
-                self.taken.pop_front().map(|given| Delivery { given, inner: Arc::clone(&self.membership.inner) }),
-            );
+            if let Some((_, error)) = self.inbox.take_ended().pop() {
+                return Err(error);
+            }
+            self.inbox.ready().await;
         }
-        Ok(batch)
+    }
+
+    fn delivery(&self, given: Given) -> Delivery {
+        Delivery { given, inner: Arc::clone(&self.membership.inner) }
     }
 
     /// Acks many deliveries at once, whatever their order.

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{bus, earliest, group, next, nothing, publish, subscribe, topic};
-use promethean_bus::{Answer, Bus, Code, From, Inbox, Receipt, Request, Selector, SubscribeOptions};
+use promethean_bus::{Answer, Bus, Code, From, Inbox, Ordered, Receipt, Request, Selector, SubscribeOptions};
 use promethean_store::memory::Memory;
 use promethean_store::{GroupState, ReadMax};
 
@@ -235,6 +235,51 @@ async fn an_ack_on_a_topic_that_went_out_of_reach_is_refused_and_the_others_of_i
     assert_eq!(bus.lag(&topic("a.open"), &group("g")).await.expect("readable").events, 0);
     let mut other = subscribe(&bus, "a.gone", "g", earliest()).await;
     assert_eq!(next(&mut other).await.event().id, ids[0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ack_of_an_event_that_was_never_in_reach_tells_nothing() {
+    let bus = bus();
+    let hidden = publish(&bus, "a.hidden", 1).await.id;
+    let request = Request {
+        topic: Selector::parse("a.*").expect("a pattern"),
+        group: Some(group("g")),
+        options: earliest(),
+        gate: Some(Arc::new(|topic| topic.as_str() != "a.hidden")),
+        relayed: None,
+    };
+    let (membership, _) = bus.attach(request, &Inbox::new()).await.expect("subscribed");
+    let nowhere = promethean_bus::EventId::from_bytes([9; 16]);
+    for answer in [Answer::Ack, Answer::Extend { by: Duration::from_secs(9) }] {
+        let ids = [hidden, nowhere].map(|id| (id, None)).to_vec();
+        let receipts = membership.answer(ids, answer).await.expect("answered");
+        assert_eq!(receipts, [Receipt::NotInFlight; 2], "as of an id that is nowhere");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_subscribe_to_many_topics_leaves_no_place_behind() {
+    let bus = bus();
+    for name in ["q.a", "q.b", "q.c"] {
+        publish(&bus, name, 1).await;
+    }
+    let ordered = SubscribeOptions { ordered: Ordered::Key, ..earliest() };
+    let _member = subscribe(&bus, "q.b", "g", ordered.clone()).await;
+    let refused = bus.subscribe("q.*", Some(group("g")), SubscribeOptions::default()).await;
+    assert_eq!(refused.err().map(|error| error.code), Some(Code::BadRequest));
+    for name in ["q.a", "q.c"] {
+        assert_eq!(bus.cursor(&topic(name), &group("g")).await, Ok(None), "{name}");
+    }
+    let request = Request {
+        topic: Selector::parse("q.*").expect("a pattern"),
+        group: Some(group("g")),
+        options: ordered,
+        gate: None,
+        relayed: None,
+    };
+    let (_membership, cursors) = bus.attach(request, &Inbox::new()).await.expect("subscribed");
+    let places: Vec<_> = cursors.iter().map(|cursor| (cursor.topic.as_str(), cursor.seq)).collect();
+    assert_eq!(places, [("q.a", 0), ("q.b", 0), ("q.c", 0)], "from counts where there was no place");
 }
 
 #[tokio::test(start_paused = true)]
