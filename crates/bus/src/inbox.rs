@@ -45,7 +45,20 @@ pub struct Given {
 impl Given {
     /// Whether it may be passed on at `now`: its lease runs, and the hub that gave it still owns the group.
     pub fn is_current(&self, now: Millis) -> bool {
-        (self.deadline > now || self.deadline == Millis(0)) && self.fence.as_ref().is_none_or(Fence::holds)
+        !self.is_over(now) && self.is_ours()
+    }
+
+    /// Whether its lease ran out before anybody saw it, and the hub that gave it still owns the group.
+    fn has_expired(&self, now: Millis) -> bool {
+        self.is_over(now) && self.is_ours()
+    }
+
+    fn is_over(&self, now: Millis) -> bool {
+        self.deadline <= now && self.deadline != Millis(0)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.fence.as_ref().is_none_or(Fence::holds)
     }
 }
 
@@ -105,6 +118,8 @@ impl Inbox {
                     events -= 1;
                     bytes = bytes.saturating_sub(given.event.body.len());
                     into.push(given);
+                } else if given.has_expired(now) {
+                    subscriber.was_unseen([given]);
                 }
             }
             subscriber.taken(taken);
@@ -274,6 +289,7 @@ impl Subscriber {
         let queued = self.queued.fetch_add(batch.len(), Ordering::AcqRel) + batch.len();
         self.inbox.push(self, batch);
         if queued > 2 * self.max_in_flight {
+            self.expire(now, |_| true);
             self.inbox.purge(self, |given| given.is_current(now));
         }
     }
@@ -283,7 +299,14 @@ impl Subscriber {
         self.inbox.close(self);
     }
 
-    fn was_unseen(&self, given: VecDeque<Given>) {
+    /// What waits in the inbox, and whose lease is over, was not seen.
+    fn expire(self: &Arc<Self>, now: Millis, which: impl Fn(&Given) -> bool) {
+        let mut queue = self.inbox.shared.queue.lock();
+        let expired = queue.purge(self, |given| given.has_expired(now) && which(given));
+        self.was_unseen(expired);
+    }
+
+    fn was_unseen(&self, given: impl IntoIterator<Item = Given>) {
         let with_lease = given.into_iter().filter(|given| given.lease != 0);
         self.unseen.lock().extend(with_lease.map(|given| (given.event.topic.clone(), given.event.id, given.lease)));
     }
@@ -292,6 +315,18 @@ impl Subscriber {
     pub(crate) fn unseen(self: &Arc<Self>, topic: &Topic) -> Vec<(EventId, u64)> {
         let waiting = self.inbox.shared.queue.lock().purge(self, |given| given.event.topic == *topic);
         self.was_unseen(waiting);
+        self.take_unseen(topic)
+    }
+
+    /// The deliveries on this topic, with their leases, that nobody saw before their leases were over.
+    pub(crate) fn unseen_in_time(self: &Arc<Self>, topic: &Topic, now: Millis) -> Vec<(EventId, u64)> {
+        if self.queued.load(Ordering::Acquire) > 0 {
+            self.expire(now, |given| given.event.topic == *topic);
+        }
+        self.take_unseen(topic)
+    }
+
+    fn take_unseen(&self, topic: &Topic) -> Vec<(EventId, u64)> {
         let mut unseen = self.unseen.lock();
         unseen.extract_if(.., |(on, ..)| on == topic).map(|(_, id, lease)| (id, lease)).collect()
     }
@@ -299,6 +334,7 @@ impl Subscriber {
     /// Drops what waits in the inbox of this topic alone: other topics of the subscription go on.
     pub(crate) fn clear_topic(self: &Arc<Self>, topic: &Topic) {
         self.inbox.purge(self, |given| given.event.topic != *topic);
+        self.take_unseen(topic);
     }
 
     /// Drops what waits in the inbox of these events: they are done.

@@ -8,7 +8,7 @@ use promethean_event::limits::{DEFAULT_EVENT_BYTES, DEFAULT_FRAME_BYTES};
 use crate::auth::Authenticator;
 use crate::drain::Drain;
 use crate::limits::Quotas;
-use crate::metrics::Gauges;
+use crate::metrics::{Gauges, Sizes};
 use crate::ops::{About, DeadCounts, Samples};
 use crate::trace::Tracer;
 use crate::ws::Connections;
@@ -38,6 +38,8 @@ pub struct Hub {
     pub tracer: Option<Tracer>,
     /// Dead letters by group and reason.
     pub(crate) dead_counts: DeadCounts,
+    /// What the store said of topics and groups for `/metrics`.
+    pub(crate) sizes: Sizes,
 }
 
 impl Hub {
@@ -55,6 +57,7 @@ impl Hub {
             gauges: Gauges::default(),
             tracer: None,
             dead_counts: DeadCounts::default(),
+            sizes: Sizes::default(),
         }
     }
 }
@@ -80,7 +83,8 @@ pub struct EdgeConfig {
     pub ping_every: Duration,
     /// How long a WebSocket may stay without a pong.
     pub pong_deadline: Duration,
-    /// Most bytes that wait to be written to a WebSocket; at the bound it gets no more and is read no more.
+    /// Most bytes of deliveries that wait to be written to a WebSocket, give or take an event. Answers have as much room
+    /// again; where that is full too, the client is read no more.
     pub max_outbound_bytes: usize,
     /// How long a WebSocket may stay at that bound without taking a byte.
     pub stall_deadline: Duration,

@@ -4,8 +4,10 @@ mod ws_support;
 
 use std::time::Duration;
 
+use promethean_event::{Group, Topic};
+use promethean_gateway::EdgeConfig;
 use serde_json::{Value, json};
-use ws_support::{Client, Server, id_of};
+use ws_support::{Client, PATIENCE, Server, frame, id_of};
 
 /// Sends all frames with one write, and returns their answers and how many events came in between.
 async fn at_once(client: &mut Client, frames: &[Value]) -> (Vec<Value>, usize) {
@@ -127,4 +129,33 @@ async fn up_to_within_a_snapshot_counts_what_is_not_read_yet() {
     client.assert_silent().await;
     client.publish("t", json!("new")).await;
     assert_eq!(client.event().await["event"]["payload"], "new");
+}
+
+#[tokio::test]
+async fn what_a_client_that_reads_slowly_acks_counts_while_events_fill_its_connection() {
+    let config = EdgeConfig { max_outbound_bytes: 64 * 1024, ..EdgeConfig::default() };
+    let server = Server::configured(config).await;
+    let (mut slow, mut publisher) = (server.raw().await, server.connect().await);
+    let payload = "x".repeat(100_000);
+    // Far more than the sockets' buffers hold.
+    for _ in 0..400 {
+        publisher.publish("t", json!(payload)).await;
+    }
+    slow.send(&frame(0x81, subscribe(json!({"from": "earliest", "maxInFlight": 1000})).to_string().as_bytes())).await;
+    assert_eq!(slow.text().await["op"], "OK");
+    for seq in 1..=3 {
+        let event = slow.text().await;
+        assert_eq!(event["event"]["seq"], seq);
+        let ack = json!({"op": "ACK", "topic": "t", "group": "g", "id": id_of(&event)});
+        slow.send(&frame(0x81, ack.to_string().as_bytes())).await;
+        // It reads nothing more until this counts: what is on its way fills the connection.
+        let (topic, group) = (Topic::parse("t").expect("a topic"), Group::parse("g").expect("a group"));
+        let bus = &server.hub.bus;
+        let counted = async {
+            while bus.cursor(&topic, &group).await.expect("readable").is_none_or(|cursor| cursor.seq < seq) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, counted).await.expect("the ack is read");
+    }
 }

@@ -326,6 +326,13 @@ impl Dispatcher {
         }
     }
 
+    /// Whether there is a lease that has run out.
+    pub fn is_overdue(&mut self, now: Millis) -> bool {
+        let entries = &self.entries;
+        let next = self.leases.next(|at, seq, lease| super::entry::holds(entries, seq, at, lease));
+        next.is_some_and(|(at, _)| at <= now)
+    }
+
     /// Time passes: leases run out, waits end.
     pub fn on_tick(&mut self, now: Millis, out: &mut Vec<Command>) {
         loop {

@@ -398,8 +398,9 @@ impl Dispatcher {
         if !first {
             entry.state = State::Blocked;
         } else if most > 0 && attempts >= most && !self.is_dead_letter {
-            // It was given up before a restart, and the dead letter may not have been written.
-            let reason = "given up before the hub restarted".to_owned();
+            // It was given up before a restart, and the dead letter may not have been written; or the group allowed more
+            // before.
+            let reason = format!("{attempts} deliveries without an ack; the group allows {most}");
             out.push(Command::DeadLetter(DeadLetter { seq: event.seq, attempts, reason }));
             entry.state = State::Dying;
         } else if due > now {

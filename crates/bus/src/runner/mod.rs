@@ -212,6 +212,9 @@ impl Runner {
             dispatcher.on_tail(self.tail.borrow_and_update().seq);
             let now = self.core.clock.now();
             let mut commands = std::mem::take(&mut self.commands);
+            if dispatcher.is_overdue(now) {
+                self.take_back_unseen(&mut dispatcher, now, &mut commands);
+            }
             // What comes back by itself wants room too, and nothing else may ever ask for it.
             dispatcher.on_tick(now, &mut commands);
             self.reserve(&mut dispatcher, &mut reserved);
@@ -228,6 +231,15 @@ impl Runner {
         self.metrics.observe(&mut dispatcher);
         self.dispatcher = Some(dispatcher);
         Ok(wake_at)
+    }
+
+    /// A lease that ran out while its event waited in the hub for a subscriber that reads slowly is no attempt.
+    fn take_back_unseen(&self, dispatcher: &mut Dispatcher, now: Millis, commands: &mut Vec<Command>) {
+        for member in self.members.values() {
+            for (id, lease) in member.subscriber.unseen_in_time(&self.topic, now) {
+                dispatcher.on_unseen(id, lease, now, commands);
+            }
+        }
     }
 
     /// The members that share their room with other topics: nothing is reserved for them yet.

@@ -9,3 +9,4 @@ mod delivery;
 mod fan_in;
 mod saves;
 mod seed;
+mod unseen;

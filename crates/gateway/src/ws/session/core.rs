@@ -112,12 +112,20 @@ impl<'h> Core<'h> {
 
     /// Whether more frames may be taken in: at a bound the client has to wait.
     pub(super) fn may_read(&self) -> bool {
-        self.barrier.is_none() && self.publishes.has_room() && self.settles.has_room() && self.has_room()
+        self.barrier.is_none() && self.publishes.has_room() && self.settles.has_room() && self.may_answer()
     }
 
-    /// Whether there is room in the outbox.
+    /// Whether there is room in the outbox for deliveries.
     pub(super) fn has_room(&self) -> bool {
         self.outbox.len() < self.hub.config.max_outbound_bytes
+    }
+
+    /// Whether there is room for answers: deliveries alone, the last of which may be as large as an event can be, do not
+    /// take it. So a client that reads slowly is read, and its acks count in time.
+    fn may_answer(&self) -> bool {
+        let config = &self.hub.config;
+        let deliveries = config.max_outbound_bytes + config.max_event_bytes;
+        self.outbox.len() < deliveries + config.max_outbound_bytes
     }
 
     /// Whether deliveries may be taken from the inbox: there is room, and every one of them has its subscription here.
@@ -152,7 +160,7 @@ impl<'h> Core<'h> {
 
     /// Puts the answers that are there into the outbox, while there is room; whether there was one.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.has_room() {
+        if !self.may_answer() {
             return false;
         }
         let published = self.publishes.poll(cx, &self.traces, &mut self.outbox);
