@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::patterns::Patterns;
 use crate::relay::{Cluster, Origin, RelayError, Relaying, SeekTo};
 use crate::runner::{self, Handle, Input, Room, seek_of};
-use crate::status::{self, GroupStatus, Lag};
+use crate::status::{self, GroupStatus, Lag, MemberStatus};
 use crate::subscription::Membership;
 use crate::{Burst, Error, Placed, Published, Subscription, burst};
 
@@ -82,6 +82,8 @@ pub(crate) struct Core {
     /// What groups with a backlog have read ahead.
     pub(crate) ahead: Arc<Room>,
     draining: AtomicBool,
+    /// When damage under a group's age was last told of.
+    damage_told: Mutex<Option<Instant>>,
 }
 
 impl Bus {
@@ -109,6 +111,7 @@ impl Bus {
             leases: AtomicU64::new(0),
             ahead: Arc::default(),
             draining: AtomicBool::new(false),
+            damage_told: Mutex::default(),
         };
         Self { core: Arc::new(core) }
     }
@@ -274,6 +277,13 @@ impl Bus {
         let info = self.core.info(topic).await?;
         let ask = |reply| Input::Status { unfinished, relayed: true, info: info.clone(), reply };
         self.core.ask(topic, group, ask).await
+    }
+
+    /// The members of a group that this hub serves, asked of nobody else: not of the store either. `None`: it does not.
+    pub async fn members_here(&self, topic: &Topic, group: &Group) -> Option<Vec<MemberStatus>> {
+        let ask = |reply| Input::Status { unfinished: false, relayed: true, info: None, reply };
+        let status = if self.is_live(topic, group) { self.core.ask(topic, group, ask).await.ok() } else { None };
+        Some(status??.members)
     }
 
     /// Moves a group's cursor so that the event with the seq `next`, or the first one after it, comes next; makes the
@@ -544,10 +554,21 @@ impl Core {
         }
     }
 
-    /// The age of the first event after `seq`.
+    /// The age of the first event after `seq`. Damage there costs the age, zero then, and nothing else.
     async fn age_after(&self, topic: &Topic, seq: u64) -> Result<Duration, Error> {
-        let next = self.store.read(topic, seq + 1, ReadMax::events(1)).await.map_err(|error| Error::group(&error))?;
-        Ok(next.first().map_or(Duration::ZERO, |event| self.wall().since(event.appended)))
+        match self.store.read(topic, seq + 1, ReadMax::events(1)).await {
+            Ok(next) => Ok(next.first().map_or(Duration::ZERO, |event| self.wall().since(event.appended))),
+            Err(error @ StoreError::Damaged(_)) => {
+                // Whoever looks on asks every second, for every group.
+                let mut told = self.damage_told.lock();
+                if told.is_none_or(|told| told.elapsed() >= Duration::from_secs(1)) {
+                    *told = Some(Instant::now());
+                    tracing::error!(%topic, seq = seq + 1, %error, "the age of a group's lag cannot be read");
+                }
+                Ok(Duration::ZERO)
+            }
+            Err(error) => Err(Error::group(&error)),
+        }
     }
 
     /// Counts what was appended to the topics of `runs`, each with how many outcomes are its.

@@ -1,10 +1,12 @@
 //! `GET /metrics`: everything that is counted, as Prometheus text.
 //!
 //! The bus and the connections count for themselves; this gathers what they have at the moment of the scrape. Label sets
-//! are bounded by `metrics_max_series`: what is over is summed up under `_other`.
+//! are bounded by `metrics_max_series`: what is over is summed up under `_other`. What only the store knows is waited for a
+//! little (`sizes`): all the rest is told also while it is away.
 
 mod collector;
 mod process;
+mod sizes;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,17 +17,17 @@ use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
 use http::header;
 use http::request::Parts;
-use promethean_bus::REDRIVE_GROUP;
 use promethean_bus::metrics::{GroupName, GroupSeries, OTHER};
 use promethean_event::Code;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use crate::Hub;
-use crate::http::{Caller, unreadable};
+use crate::http::Caller;
 use crate::ops::Holdings;
 use crate::rejection::Rejection;
 use collector::Scrape;
+pub(crate) use sizes::Sizes;
 
 /// What is counted elsewhere and shown here.
 #[derive(Debug, Default)]
@@ -63,7 +65,7 @@ pub(crate) async fn metrics(
     headers: http::HeaderMap,
 ) -> Result<Response, Rejection> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(scrape(&hub).await?));
+    registry.register_collector(Box::new(scrape(&hub).await));
     let mut text = String::new();
     encode(&mut text, &registry)
         .map_err(|_| Rejection::new(Code::PublishFailed, "the metrics cannot be written as text"))?;
@@ -101,25 +103,24 @@ fn plain(text: &str) -> String {
 }
 
 /// Everything as of now.
-async fn scrape(hub: &Hub) -> Result<Scrape, Rejection> {
-    let most = hub.config.metrics_max_series.max(1);
+async fn scrape(hub: &Arc<Hub>) -> Scrape {
     let counted = hub.bus.metrics();
     let mut topics: Vec<(String, u64)> =
         counted.topics().into_iter().map(|(name, topic)| (name.into(), topic.published.load(Relaxed))).collect();
     topics.sort_unstable();
     let mut groups = counted.groups();
     groups.sort_unstable_by(|one, two| one.0.cmp(&two.0));
-    let (store_bytes, group_lag) = sizes(hub, most).await?;
-    Ok(Scrape {
+    let (sizes, ws_inflight) = tokio::join!(sizes::now(hub), ws_inflight(hub, &groups));
+    Scrape {
         store: hub.bus.store().name(),
-        ws_inflight: ws_inflight(hub, &groups).await?,
+        ws_inflight,
         published: topics,
         groups: groups
             .into_iter()
             .map(|((topic, group), counts)| collector::OfGroup::new(topic, group, &counts))
             .collect(),
-        group_lag,
-        store_bytes,
+        group_lag: sizes.lags,
+        store_bytes: sizes.bytes,
         histograms: [
             ("subscribe_poll_duration_ms", "Reading events for a group", counted.poll_duration.read()),
             ("delivery_handler_duration_ms", "From delivery to ack", counted.handler_duration.read()),
@@ -134,40 +135,19 @@ async fn scrape(hub: &Hub) -> Result<Scrape, Rejection> {
         outbox_errors: hub.gauges.outbox_errors.load(Relaxed),
         spans_dropped: hub.tracer.as_ref().map_or(0, |tracer| tracer.dropped()),
         process: process::read(),
-    })
+    }
 }
 
 type OfTopics = Vec<(String, u64)>;
 type OfGroups = Vec<((String, String), u64)>;
 
-/// The bytes of topics and the lag of groups, by what the store has saved.
-async fn sizes(hub: &Hub, most: usize) -> Result<(OfTopics, OfGroups), Rejection> {
-    let store = hub.bus.store();
-    let (mut bytes, mut lags) = (BTreeMap::new(), BTreeMap::new());
-    for topic in store.known_topics().await.map_err(unreadable)? {
-        let info = store.info(&topic).await.map_err(unreadable)?;
-        if let Some(info) = &info {
-            let name = if bytes.len() < most { topic.as_str() } else { OTHER };
-            *bytes.entry(name.to_owned()).or_default() += info.bytes;
-        }
-        for (group, state) in store.groups(&topic).await.map_err(unreadable)? {
-            if group.as_str() == REDRIVE_GROUP {
-                continue;
-            }
-            let name = if lags.len() < most { (topic.as_str(), group.as_str()) } else { (OTHER, OTHER) };
-            *lags.entry((name.0.to_owned(), name.1.to_owned())).or_default() +=
-                info.as_ref().map_or(0, |info| state.lag(info));
-        }
-    }
-    Ok((bytes.into_iter().collect(), lags.into_iter().collect()))
-}
-
-/// Of what is in flight, what WebSockets hold: under the names that the bus counts by, `_other` too.
-async fn ws_inflight(hub: &Hub, groups: &[GroupSeries]) -> Result<OfGroups, Rejection> {
-    let mut held: BTreeMap<GroupName, u64> = groups.iter().map(|(name, _)| (name.clone(), 0)).collect();
+/// Of what is in flight, what WebSockets hold: under the names that the bus counts by, `_other` too. A name with a group that
+/// cannot be asked is left out.
+async fn ws_inflight(hub: &Hub, groups: &[GroupSeries]) -> OfGroups {
+    let mut held: BTreeMap<GroupName, Option<u64>> = groups.iter().map(|(name, _)| (name.clone(), Some(0))).collect();
     let busy: HashSet<&GroupName> =
         groups.iter().filter(|(_, counts)| counts.in_flight.load(Relaxed) > 0).map(|(name, _)| name).collect();
-    let mut holdings = Holdings::default();
+    let mut asked = Vec::new();
     for subscription in hub.connections.list().iter().flat_map(|connection| connection.subscriptions()) {
         let (Some(group), Some(membership)) = (&subscription.group, subscription.membership.upgrade()) else {
             continue;
@@ -178,12 +158,17 @@ async fn ws_inflight(hub: &Hub, groups: &[GroupSeries]) -> Result<OfGroups, Reje
                 name = (OTHER.into(), OTHER.into());
             }
             if busy.contains(&name) {
-                let count = holdings.of(hub, topic, group, subscription.id).await?;
-                *held.entry(name).or_default() += count as u64;
+                asked.push((name, (topic, group.clone()), subscription.id));
             }
         }
     }
-    Ok(held.into_iter().map(|((topic, group), count)| ((topic.into(), group.into()), count)).collect())
+    let holdings = Holdings::of(hub, asked.iter().map(|(_, group, _)| group.clone()).collect()).await;
+    for (name, group, subscription) in asked {
+        let sum = held.entry(name).or_insert(Some(0));
+        *sum = sum.zip(holdings.held(&group, subscription)).map(|(sum, count)| sum + count as u64);
+    }
+    let named = |((topic, group), count): (GroupName, Option<u64>)| Some(((topic.into(), group.into()), count?));
+    held.into_iter().filter_map(named).collect()
 }
 
 #[cfg(test)]

@@ -164,6 +164,38 @@ async fn labels_are_bounded_and_the_rest_is_counted_together() {
 }
 
 #[tokio::test]
+async fn gauges_of_topics_and_groups_fold_the_same_names_as_their_counters() {
+    let store = std::sync::Arc::new(promethean_store::memory::Memory::new());
+    let make = async |bus: &promethean_bus::Bus, name: &str| {
+        let (topic, group) =
+            (promethean_event::Topic::parse(name).expect("a topic"), Group::parse("g").expect("a group"));
+        bus.publish_value(&topic, &1).await.expect("published");
+        bus.set_cursor(&topic, &group, From::Earliest).await.expect("made");
+    };
+    // They come before those that this hub has to do with, by name and by time.
+    let before = promethean_bus::Bus::new(std::sync::Arc::clone(&store) as _, Default::default());
+    for name in ["a", "b", "c"] {
+        make(&before, name).await;
+    }
+    let edge = EdgeConfig { metrics_max_series: 2, ..EdgeConfig::default() };
+    let hub = Setup { edge, store: Some(store), ..Setup::default() }.start(router).await;
+    make(&hub.hub.bus, "z").await;
+    let metrics = scrape(&hub).await;
+    is(&metrics, r#"events_published_total{topic="z"}"#, 1.0);
+    is(&metrics, r#"events_acked_total{topic="z",group="g"}"#, 0.0);
+    for (name, lag) in [("z", 1.0), ("a", 1.0), ("_other", 2.0)] {
+        let group = if name == "_other" { name } else { "g" };
+        is(&metrics, &format!("group_lag{{topic=\"{name}\",group=\"{group}\"}}"), lag);
+        assert!(metrics.contains_key(&format!("store_bytes{{topic=\"{name}\"}}")), "{name} in {metrics:#?}");
+    }
+    make(&hub.hub.bus, "y").await;
+    let metrics = scrape(&hub).await;
+    for name in ["y", "z"] {
+        is(&metrics, &format!("group_lag{{topic=\"{name}\",group=\"g\"}}"), 1.0);
+    }
+}
+
+#[tokio::test]
 async fn a_websocket_is_counted_with_what_it_holds_also_beyond_the_bound() {
     use futures_util::SinkExt;
     let edge = EdgeConfig { metrics_max_series: 1, ..EdgeConfig::default() };

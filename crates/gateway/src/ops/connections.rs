@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_event::{Group, Millis, Selector};
+use promethean_bus::Membership;
+use promethean_event::{Group, Millis, Selector, Topic};
 use serde::Serialize;
 
 use super::holders::{self, Holdings};
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{Caller, json_body};
-use crate::rejection::Rejection;
-use crate::ws::Held;
+use crate::ws::{Connection, Held};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -42,26 +42,20 @@ struct Connections {
     connections: Vec<Row>,
 }
 
-pub(super) async fn connections(State(hub): State<Arc<Hub>>, caller: Caller) -> Result<Response, Rejection> {
-    let mut holdings = Holdings::default();
-    let mut connections = Vec::new();
-    for connection in hub.connections.list() {
-        let mut subscriptions = Vec::new();
-        for held in connection.subscriptions() {
-            if sees(&caller, &held) {
-                subscriptions.extend(subscription(&hub, held, &mut holdings).await?);
-            }
-        }
-        connections.push(Row {
-            id: holders::name(connection.id),
-            peer: connection.peer.to_string(),
-            sub: connection.sub(),
-            since: connection.since,
-            subscriptions,
-            buffered_bytes: connection.buffered_bytes(),
-        });
-    }
-    Ok(json_body(&Connections { connections }))
+pub(super) async fn connections(State(hub): State<Arc<Hub>>, caller: Caller) -> Response {
+    let open: Vec<_> =
+        hub.connections.list().into_iter().map(|connection| (shown(&caller, &connection), connection)).collect();
+    let groups = open.iter().flat_map(|(shown, _)| shown).flat_map(Shown::groups).collect();
+    let holdings = Holdings::of(&hub, groups).await;
+    let row = |(shown, connection): (Vec<Shown>, Arc<Connection>)| Row {
+        id: holders::name(connection.id),
+        peer: connection.peer.to_string(),
+        sub: connection.sub(),
+        since: connection.since,
+        subscriptions: shown.into_iter().map(|shown| shown.row(&holdings)).collect(),
+        buffered_bytes: connection.buffered_bytes(),
+    };
+    json_body(&Connections { connections: open.into_iter().map(row).collect() })
 }
 
 /// A pattern may name topics that the caller must not learn of: it is for those who see everything or administer.
@@ -73,14 +67,30 @@ fn sees(caller: &Caller, held: &Held) -> bool {
     }
 }
 
-async fn subscription(hub: &Hub, held: Held, holdings: &mut Holdings) -> Result<Option<Subscription>, Rejection> {
-    let Some(membership) = held.membership.upgrade() else { return Ok(None) };
-    let mut inflight = 0;
-    if let Some(group) = &held.group {
-        for topic in membership.topics() {
-            inflight += holdings.of(hub, topic, group, held.id).await?;
-        }
+/// A subscription that the caller may see, while it lasts.
+struct Shown {
+    held: Held,
+    membership: Arc<Membership>,
+}
+
+fn shown(caller: &Caller, connection: &Connection) -> Vec<Shown> {
+    let seen = connection.subscriptions().into_iter().filter(|held| sees(caller, held));
+    seen.filter_map(|held| Some(Shown { membership: held.membership.upgrade()?, held })).collect()
+}
+
+impl Shown {
+    /// The group on each of its topics.
+    fn groups(&self) -> Vec<(Topic, Group)> {
+        let group = self.held.group.as_ref();
+        let topics = group.map(|_| self.membership.topics()).unwrap_or_default();
+        topics.into_iter().zip(group.into_iter().cycle().cloned()).collect()
     }
-    let paused = membership.is_paused();
-    Ok(Some(Subscription { topic: held.topic, group: held.group, inflight, max_in_flight: held.max_in_flight, paused }))
+
+    /// What is not known is shown as nothing held.
+    fn row(self, holdings: &Holdings) -> Subscription {
+        let inflight = self.groups().iter().filter_map(|group| holdings.held(group, self.held.id)).sum();
+        let paused = self.membership.is_paused();
+        let Held { topic, group, max_in_flight, .. } = self.held;
+        Subscription { topic, group, inflight, max_in_flight, paused }
+    }
 }

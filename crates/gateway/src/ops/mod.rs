@@ -34,7 +34,7 @@ use crate::{Hub, dashboard, metrics, ws};
 
 pub use about::{About, Addresses};
 pub(crate) use dead_counts::Counts as DeadCounts;
-pub(crate) use holders::Holdings;
+pub(crate) use holders::{ANSWERS, Holdings};
 pub use samples::Samples;
 
 /// The routes of the ops port: the ops API, the page, and what the page needs of the other two ports.
