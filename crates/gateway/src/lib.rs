@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod ops;
 pub mod rejection;
 mod schema;
+mod seldom;
 pub mod tls;
 pub mod trace;
 pub mod ws;

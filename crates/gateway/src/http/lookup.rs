@@ -1,10 +1,13 @@
 //! Single looks into the store, which the HTTP and the ops API share.
 
+use std::time::Instant;
+
 use promethean_event::{Code, Event, From, Seq, Topic};
 use promethean_store::{ReadMax, Seek, Start};
 
 use crate::Hub;
 use crate::rejection::Rejection;
+use crate::seldom::Seldom;
 
 /// Where `from` is in a topic; one that has no events yet begins at its first.
 pub(crate) async fn place(hub: &Hub, topic: &Topic, from: From) -> Result<Start, Rejection> {
@@ -32,10 +35,17 @@ pub(crate) async fn event_at(hub: &Hub, topic: &Topic, seq: Seq) -> Result<Optio
     Ok(read.into_iter().next().filter(|event| event.seq == seq))
 }
 
-/// The store cannot be read.
+/// The store cannot be read. Of damage the operator learns too, not only who asked.
 pub(crate) fn unreadable(error: promethean_store::Error) -> Rejection {
+    static TOLD: Seldom = Seldom::new();
     let code = match &error {
         promethean_store::Error::Closed(_) => Code::ShuttingDown,
+        promethean_store::Error::Damaged(_) => {
+            if TOLD.may(Instant::now()) {
+                tracing::error!(%error, "what was asked for over HTTP cannot be read");
+            }
+            Code::PublishFailed
+        }
         _ => Code::PublishFailed,
     };
     Rejection::new(code, format!("the store cannot be read: {error}"))

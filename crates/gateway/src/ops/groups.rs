@@ -5,19 +5,22 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_bus::REDRIVE_GROUP;
 use promethean_bus::metrics::GroupName;
+use promethean_bus::{Error, REDRIVE_GROUP};
 use promethean_event::{Cursor, EventId, Group, Millis, Topic};
+use promethean_store::{Error as StoreError, GroupState};
 use serde::Serialize;
 
+use super::holders::ANSWERS;
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{Caller, Query, json_body, unreadable};
 use crate::rejection::{Rejection, not_the_hubs_own};
+use crate::seldom::Seldom;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -35,6 +38,25 @@ struct Row {
     dead_lettered: u64,
     /// It has members, and deliveries to all of them are stopped.
     paused: bool,
+}
+
+impl Row {
+    /// Of a group that nothing else is known of.
+    fn new(topic: &Topic, group: &Group) -> Self {
+        Self {
+            topic: topic.clone(),
+            group: group.clone(),
+            members: 0,
+            inflight: 0,
+            lag: 0,
+            lag_ms: 0,
+            seq: 0,
+            last_id: None,
+            redelivered: 0,
+            dead_lettered: 0,
+            paused: false,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -58,11 +80,14 @@ pub(super) async fn groups(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     let counted: HashMap<GroupName, _> = hub.bus.metrics().groups().into_iter().collect();
     let mut groups = Vec::new();
     for topic in topics {
-        for (group, _) in hub.bus.store().groups(&topic).await.map_err(unreadable)? {
+        for (group, state) in hub.bus.store().groups(&topic).await.map_err(unreadable)? {
             if group.as_str() == REDRIVE_GROUP || !caller.sees_group(&topic, &group) {
                 continue;
             }
-            let mut row = row(&hub, &topic, &group).await?;
+            let mut row = match row(&hub, &topic, &group).await {
+                Ok(row) => row,
+                Err(error) => saved(&hub, &topic, &group, &state, error).await?,
+            };
             if let Some(counts) = counted.get(&(topic.as_str().into(), group.as_str().into())) {
                 row.redelivered = counts.redelivered.load(Relaxed);
                 row.dead_lettered = counts.dead_lettered.load(Relaxed);
@@ -92,20 +117,8 @@ pub(super) async fn forget(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     Ok(json_body(&Forgotten { topic, group, forgotten }))
 }
 
-async fn row(hub: &Hub, topic: &Topic, group: &Group) -> Result<Row, Rejection> {
-    let mut row = Row {
-        topic: topic.clone(),
-        group: group.clone(),
-        members: 0,
-        inflight: 0,
-        lag: 0,
-        lag_ms: 0,
-        seq: 0,
-        last_id: None,
-        redelivered: 0,
-        dead_lettered: 0,
-        paused: false,
-    };
+async fn row(hub: &Hub, topic: &Topic, group: &Group) -> Result<Row, Error> {
+    let mut row = Row::new(topic, group);
     let cursor = if (hub.bus.is_live(topic, group) || hub.bus.is_clustered())
         && let Some(status) = hub.bus.group_outline(topic, group).await?
     {
@@ -122,6 +135,23 @@ async fn row(hub: &Hub, topic: &Topic, group: &Group) -> Result<Row, Rejection> 
     if let Some(cursor) = cursor {
         (row.seq, row.last_id) = (cursor.seq, cursor.last_id);
     }
+    Ok(row)
+}
+
+/// The row of a group that cannot be asked how it stands: by what was saved, as long as the store answers at all.
+async fn saved(hub: &Hub, topic: &Topic, group: &Group, state: &GroupState, error: Error) -> Result<Row, Rejection> {
+    static TOLD: Seldom = Seldom::new();
+    let info = match tokio::time::timeout(ANSWERS, hub.bus.store().info(topic)).await {
+        Ok(Ok(info)) => info,
+        Ok(Err(StoreError::Damaged(_))) => None,
+        Ok(Err(_)) | Err(_) => return Err(error.into()),
+    };
+    if TOLD.may(Instant::now()) {
+        tracing::error!(%topic, %group, %error, "a group is shown as it was saved: it cannot be asked how it stands");
+    }
+    let mut row = Row::new(topic, group);
+    (row.seq, row.last_id) = (state.floor, state.last.map(|(id, _)| id));
+    row.lag = info.map_or(0, |info| state.lag(&info));
     Ok(row)
 }
 
