@@ -317,7 +317,12 @@ async fn a_page_of_another_site_can_neither_publish_nor_read() {
         let told = hub.send(Method::OPTIONS, "/publish/a", &asked, "").await;
         assert_eq!((told.status.as_u16(), told.header("access-control-allow-origin")), (204, origin));
         assert_eq!(told.header("access-control-allow-headers"), "authorization,content-type");
-        assert!(told.header("access-control-allow-methods").contains("POST"));
+        let methods: Vec<&str> = told.header("access-control-allow-methods").split(", ").collect();
+        assert_eq!(methods, ["GET", "HEAD", "POST", "PUT", "DELETE"], "all that a route takes");
+        let readable: Vec<&str> = answer.header("access-control-expose-headers").split(", ").collect();
+        for name in ["complete", "first-seq", "last-seq"] {
+            assert!(readable.contains(&&*format!("x-promethean-{name}")), "{name} in {readable:?}");
+        }
     }
     let foreign = [("origin", "https://evil.example"), ("access-control-request-method", "POST")];
     let told = hub.send(Method::OPTIONS, "/publish/a", &foreign, "").await;

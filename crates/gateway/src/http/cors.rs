@@ -12,9 +12,11 @@ use http::{HeaderValue, Method, StatusCode, header};
 use crate::Hub;
 use crate::ws::origin;
 
-const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT");
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE");
 /// What a page may read of an answer besides its body and the plain headers.
-const READABLE: HeaderValue = HeaderValue::from_static("retry-after, www-authenticate");
+const READABLE: HeaderValue = HeaderValue::from_static(
+    "retry-after, www-authenticate, x-promethean-complete, x-promethean-first-seq, x-promethean-last-seq",
+);
 
 /// `router` with answers that browsers hand to the pages that may have them.
 pub(crate) fn around(router: Router<Arc<Hub>>, hub: &Arc<Hub>) -> Router<Arc<Hub>> {
