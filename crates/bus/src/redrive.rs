@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use promethean_event::{Code, Draft, Event, EventId, Group, Millis, PublishOptions, Topic};
+use promethean_event::limits::MAX_HEADERS;
+use promethean_event::{Code, Draft, Event, EventId, Group, Headers, Millis, PublishOptions, Topic};
 use promethean_store::{GroupState, ReadMax, Saved};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -84,10 +85,35 @@ struct Original<'a> {
     key: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     sid: Option<Cow<'a, str>>,
-    #[serde(default)]
-    headers: std::collections::BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "in_order")]
+    headers: Headers<'a>,
     #[serde(default)]
     tags: Vec<String>,
+}
+
+/// Headers in the order they were sent; of a name that comes twice, the last.
+fn in_order<'de, 'a, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Headers<'a>, D::Error> {
+    struct Pairs;
+    impl<'de> serde::de::Visitor<'de> for Pairs {
+        type Value = Vec<(String, String)>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object of strings")
+        }
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut pairs = Self::Value::new();
+            while let Some((name, value)) = map.next_entry::<String, String>()? {
+                match pairs.iter().position(|(this, _)| *this == name) {
+                    Some(there) => pairs[there].1 = value,
+                    // One over the limit is enough for the topic not to take it.
+                    None if pairs.len() > MAX_HEADERS => {}
+                    None => pairs.push((name, value)),
+                }
+            }
+            Ok(pairs)
+        }
+    }
+    let pairs = deserializer.deserialize_map(Pairs)?.into_iter();
+    Ok(pairs.map(|(name, value)| (Cow::Owned(name), Cow::Owned(value))).collect())
 }
 
 impl Bus {
@@ -241,13 +267,12 @@ impl Bus {
 }
 
 fn draft<'a>(topic: &Topic, letter: &Event, original: Original<'a>) -> Draft<'a> {
-    let headers = original.headers.into_iter().map(|(name, value)| (Cow::Owned(name), Cow::Owned(value)));
     let options = PublishOptions {
         // The same letter sent back twice is one event.
         id: Some(EventId::derived(&[b"redrive", letter.id.as_bytes()])),
         key: original.key,
         sid: original.sid,
-        headers: headers.collect(),
+        headers: original.headers,
         tags: original.tags.into_iter().map(Cow::Owned).collect(),
         caused_by: vec![letter.id],
         ts: None,

@@ -1,9 +1,10 @@
 //! Dead letters and their way back: each once, some of them or all, whatever the topic says to one of them.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::common::{bus, drain, earliest, next, nothing, publish, subscribe, topic};
-use promethean_bus::{Code, EventId, Letters, SubscribeOptions};
+use promethean_bus::{Code, Draft, EventId, Letters, SubscribeOptions};
 use promethean_store::{ReadMax, TopicSettings};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -42,6 +43,22 @@ async fn a_redrive_sends_each_letter_back_once() {
     assert_eq!(first.event().payload(), "1");
     let letters = bus.store().read(&topic("dlq.t"), 1, ReadMax::events(1)).await.expect("readable");
     assert_eq!(first.event().fields().caused_by, [letters[0].id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redriven_event_has_its_headers_in_the_order_they_were_sent() {
+    let bus = bus();
+    let mut events = subscribe(&bus, "t", "g", SubscribeOptions { max_attempts: 1, ..earliest() }).await;
+    let sent = [("z", "1"), ("a", "2"), ("m", "3")];
+    let mut draft = Draft::new(topic("t"), Cow::Owned(promethean_event::payload_of(&1).expect("JSON")));
+    draft.options.headers = sent.map(|(name, value)| (name.into(), value.into())).to_vec();
+    bus.publish(&draft).await.expect("published");
+    next(&mut events).await.nack("no").await.expect("nacked");
+    nothing(&mut events, SECOND).await;
+    assert_eq!(bus.redrive(&topic("t"), 1).await.expect("redriven").redriven, 1);
+    let again = next(&mut events).await;
+    let headers = again.event().fields().headers;
+    assert_eq!(headers.iter().map(|(name, value)| (&**name, &**value)).collect::<Vec<_>>(), sent);
 }
 
 #[tokio::test(start_paused = true)]
