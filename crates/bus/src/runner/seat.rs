@@ -166,7 +166,12 @@ impl Seat {
                 }
                 Err(StoreError::Closed(_)) => (self, End::Closed),
                 Err(error) => {
-                    tracing::warn!(topic = %self.topic, group = %self.group, %error, "the group cannot be claimed");
+                    let (topic, group) = (&self.topic, &self.group);
+                    if wait == SHORTEST {
+                        tracing::warn!(%topic, %group, %error, "the group cannot be claimed");
+                    } else {
+                        tracing::debug!(%topic, %group, %error, "the group still cannot be claimed");
+                    }
                     let end = self.wait(&Error::group(&error), wait).await;
                     wait = (wait * 2).min(LONGEST);
                     (self, end)

@@ -2,7 +2,8 @@
 
 mod world;
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::{drain, earliest, group, next, nothing, publish, publish_keyed, subscribe, topic};
@@ -272,6 +273,46 @@ async fn while_nobody_can_be_asked_subscribers_stay_and_go_on_afterwards() {
     assert_eq!(refused.code, Code::AckFailed);
     world.down.store(false, Ordering::SeqCst);
     assert_eq!(drain(&mut at_b, 1).await, ["1"]);
+}
+
+/// Counts the warnings of this thread that say that a group cannot be claimed.
+#[derive(Clone, Default)]
+struct Warned(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warned {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            let this = field.name() == "message" && format!("{value:?}").contains("cannot be claimed");
+            self.0.fetch_add(usize::from(this), Ordering::SeqCst);
+        });
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_cannot_be_claimed_is_warned_of_once_an_outage_by_each_hub() {
+    let warned = Warned::default();
+    let _guard = tracing::subscriber::set_default(warned.clone());
+    let world = World::new();
+    let (a, b) = (world.hub("a"), world.hub("b"));
+    let _at_a = subscribe(&a.bus, "t", "g", SubscribeOptions { max_in_flight: 1, ..earliest() }).await;
+    let mut at_b = subscribe(&b.bus, "t", "g", earliest()).await;
+    world.down.store(true, Ordering::SeqCst);
+    a.dies();
+    publish(&b.bus, "t", 1).await;
+    nothing(&mut at_b, 30 * SECOND).await;
+    world.down.store(false, Ordering::SeqCst);
+    assert_eq!(drain(&mut at_b, 1).await, ["1"]);
+    assert_eq!(warned.0.load(Ordering::SeqCst), 2, "each of the two hubs once, for some thirty tries");
 }
 
 #[tokio::test(start_paused = true)]
