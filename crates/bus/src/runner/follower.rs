@@ -9,12 +9,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use promethean_event::{Code, Cursor, EventId, Millis};
+use promethean_event::{Code, Cursor, Seq, limits};
 use promethean_store::Peer;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::attached::Attached;
 use super::seat::{End, Member, PATIENCE, Seat, not_the_owner};
 use super::{Input, sleep_until};
 use crate::Error;
@@ -49,20 +50,20 @@ pub(super) struct Follower {
     why: String,
     deliveries: mpsc::Receiver<(MemberId, Relayed)>,
     sender: mpsc::Sender<(MemberId, Relayed)>,
-    /// Answers under way; one that has to be sent again comes back.
-    answers: JoinSet<Option<Input>>,
+    /// Answers under way.
+    answers: JoinSet<Answered>,
     /// What waits for a relay, and how long. Bounded by what each connection may have under way.
     waiting: VecDeque<(Instant, Input)>,
     wake: Arc<Notify>,
 }
 
-/// A member at the owner.
-struct Attached {
-    remote: Box<dyn Remote>,
-    /// What it was given and has not answered: the delivery's number, and until when.
-    held: HashMap<EventId, (u64, Millis)>,
-    /// It has no room; since then the owner gives it nothing.
-    stopped: Option<Instant>,
+/// What became of an answer.
+enum Answered {
+    Done,
+    /// It has to be sent again.
+    Again(Input),
+    /// An event and all before it are done.
+    UpTo(MemberId, Seq),
 }
 
 impl Follower {
@@ -131,8 +132,15 @@ impl Follower {
                     }
                 }
                 Some(answered) = self.answers.join_next() => {
-                    if let Ok(Some(again)) = answered {
-                        self.waiting.push_back((now + PATIENCE, again));
+                    match answered {
+                        Ok(Answered::Again(again)) => self.waiting.push_back((now + PATIENCE, again)),
+                        Ok(Answered::UpTo(by, seq)) => {
+                            if let (Some(member), Some(attached)) = self.known(by) {
+                                attached.answered_up_to(seq);
+                                attached.charge(member);
+                            }
+                        }
+                        Ok(Answered::Done) | Err(_) => {}
                     }
                 }
                 input = self.seat.inputs.recv() => match input {
@@ -155,7 +163,18 @@ impl Follower {
         let waiting = self.waiting.front().map(|(until, _)| *until);
         let stopped = self.remotes.values().filter_map(|one| one.stopped).map(|since| since + REST).min();
         let tired = self.seat.members.values().filter_map(Member::tired_at).min();
-        [self.again, waiting, stopped, tired].into_iter().flatten().min()
+        // Room that is shared goes to other topics when a lease is over, though nothing else happens here.
+        let over = self.remotes.iter().filter(|(id, _)| self.shares(id)).filter_map(|(_, one)| one.expires()).min();
+        let over = over.map(|at| self.seat.core.clock.instant(at));
+        [self.again, waiting, stopped, tired, over].into_iter().flatten().min()
+    }
+
+    fn shares(&self, id: &MemberId) -> bool {
+        self.seat.members.get(id).is_some_and(|member| member.subscriber.shared)
+    }
+
+    fn known(&mut self, id: MemberId) -> (Option<&mut Member>, Option<&mut Attached>) {
+        (self.seat.members.get_mut(&id), self.remotes.get_mut(&id))
     }
 
     fn drop_tired(&mut self, now: Instant) {
@@ -240,7 +259,7 @@ impl Follower {
                 if member.paused {
                     remote.pause(true);
                 }
-                self.remotes.insert(id, Attached { remote, held: HashMap::new(), stopped: None });
+                self.remotes.insert(id, Attached::new(remote));
                 self.send_waiting();
                 for (id, relayed) in early {
                     // Not joining any more: taken in, or the end of it.
@@ -313,18 +332,18 @@ impl Follower {
         self.remove(id);
     }
 
-    fn on_given(&mut self, id: MemberId, given: Vec<RelayGiven>) {
-        let (Some(member), Some(attached)) = (self.seat.members.get_mut(&id), self.remotes.get_mut(&id)) else {
-            return;
-        };
+    fn on_given(&mut self, id: MemberId, mut given: Vec<RelayGiven>) {
         let now = self.seat.core.clock.now();
-        let mut given = given;
+        let (Some(member), Some(attached)) = self.known(id) else { return };
+        if member.subscriber.shared || attached.in_flight() > 2 * member.options.max_in_flight {
+            attached.expire(now);
+            attached.charge(member);
+        }
         if member.subscriber.shared {
             let room = member.subscriber.reserve();
-            let fits = given.len().min(room);
-            let excess: Vec<_> = given.drain(fits..).map(|one| (one.event.id, Some(one.lease))).collect();
-            member.subscriber.release(room - fits);
-            member.charged += fits;
+            // What it does not need goes back below.
+            member.charged += room;
+            let excess = attached.excess(&mut given, room);
             if !excess.is_empty() {
                 // First nothing more, then what is too much: it must not come straight back.
                 attached.stopped = Some(Instant::now());
@@ -333,35 +352,33 @@ impl Follower {
                 tokio::spawn(attached.remote.answer(excess, back));
             }
         }
-        if attached.held.len() > 2 * member.options.max_in_flight {
-            attached.held.retain(|_, (_, until)| *until > now);
-        }
         let batch: VecDeque<Given> = given
             .into_iter()
             .map(|one| {
-                let RelayGiven { event, attempt, max_attempts, lease, left, snapshot, fence } = one;
-                let deadline = now + left;
-                attached.held.insert(event.id, (lease, deadline));
+                let deadline = now + one.left;
+                attached.hold(&one, deadline);
+                let RelayGiven { event, attempt, max_attempts, lease, snapshot, fence, .. } = one;
                 member.handed.note(event.id, lease, member.options.max_in_flight);
                 let (cut, fence) = (None, Some(fence));
                 Given { subscription: id, event, attempt, max_attempts, lease, deadline, snapshot, cut, fence }
             })
             .collect();
+        attached.charge(member);
         if !batch.is_empty() {
             member.subscriber.give(batch, now);
         }
     }
 
-    /// Lets deliveries go on to members that have room again.
+    /// Takes back what leases held that are over, and lets deliveries go on to members that have room again.
     fn find_room(&mut self, now: Instant) {
         let clock = self.seat.core.clock.now();
         for (id, attached) in &mut self.remotes {
-            let (Some(since), Some(member)) = (attached.stopped, self.seat.members.get_mut(id)) else { continue };
-            let before = attached.held.len();
-            attached.held.retain(|_, (_, until)| *until > clock);
-            let expired = (before - attached.held.len()).min(member.charged);
-            member.charged -= expired;
-            member.subscriber.release(expired);
+            let Some(member) = self.seat.members.get_mut(id).filter(|member| member.subscriber.shared) else {
+                continue;
+            };
+            attached.expire(clock);
+            attached.charge(member);
+            let Some(since) = attached.stopped else { continue };
             let room = member.subscriber.reserve();
             member.subscriber.release(room);
             if room > 0 && (room >= member.options.max_in_flight / 2 || now >= since + REST) {
@@ -435,7 +452,7 @@ impl Follower {
     fn members_here(&self) -> Vec<MemberStatus> {
         let status = |(&id, member): (&MemberId, &Member)| MemberStatus {
             id,
-            in_flight: self.remotes.get(&id).map_or(0, |attached| attached.held.len()),
+            in_flight: self.remotes.get(&id).map_or(0, Attached::in_flight),
             max_in_flight: member.options.max_in_flight,
             paused: member.paused,
             origin: None,
@@ -461,15 +478,12 @@ impl Follower {
         match input {
             Input::Answer { by, ids, answer, reply } => {
                 let now = self.seat.core.clock.now();
-                let mut answered = 0;
-                for (id, _) in &ids {
+                for &(id, _) in &ids {
                     match &answer {
                         Answer::Extend { by } => {
-                            attached.held.get_mut(id).into_iter().for_each(|(_, until)| *until = now + *by);
+                            attached.extend(id, now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE))
                         }
-                        Answer::Ack | Answer::Nack { .. } => {
-                            answered += usize::from(attached.held.remove(id).is_some())
-                        }
+                        Answer::Ack | Answer::Nack { .. } => attached.answered(id),
                     }
                 }
                 let mut sending = ids.clone();
@@ -477,12 +491,8 @@ impl Follower {
                 let fenced =
                     answer == Answer::Ack && member.as_ref().is_some_and(|member| member.fence_acks(&mut sending));
                 let sent = attached.remote.answer(sending, answer.clone());
-                if let Some(member) = member
-                    && member.subscriber.shared
-                {
-                    let freed = answered.min(member.charged);
-                    member.charged -= freed;
-                    member.subscriber.release(freed);
+                if let Some(member) = member {
+                    attached.charge(member);
                 }
                 self.answers.spawn(async move {
                     let receipts = match sent.await {
@@ -491,24 +501,27 @@ impl Follower {
                         Err(RelayError::Refused(error)) => Err(error),
                         // An ack counts also when it comes late, and once.
                         Err(RelayError::Lost(_)) if answer == Answer::Ack => {
-                            return Some(Input::Answer { by, ids, answer, reply });
+                            return Answered::Again(Input::Answer { by, ids, answer, reply });
                         }
                         // With the relay everything that it held went back.
                         Err(RelayError::Lost(_)) => Ok(vec![Receipt::NotInFlight; ids.len()]),
                     };
                     let _ = reply.send(receipts);
-                    None
+                    Answered::Done
                 });
             }
             Input::AckUpTo { by, id, lease, reply } => {
-                let sent = attached.remote.ack_up_to(id, lease);
+                let (sent, seq) = (attached.remote.ack_up_to(id, lease), attached.seq_of(id));
                 self.answers.spawn(async move {
                     match sent.await {
-                        Err(RelayError::Lost(_)) => return Some(Input::AckUpTo { by, id, lease, reply }),
+                        Err(RelayError::Lost(_)) => return Answered::Again(Input::AckUpTo { by, id, lease, reply }),
                         Err(RelayError::Refused(error)) => drop(reply.send(Err(error))),
-                        Ok(()) => drop(reply.send(Ok(()))),
+                        Ok(()) => {
+                            let _ = reply.send(Ok(()));
+                            return seq.map_or(Answered::Done, |seq| Answered::UpTo(by, seq));
+                        }
                     }
-                    None
+                    Answered::Done
                 });
             }
             _ => {}
@@ -519,7 +532,7 @@ impl Follower {
     async fn dismiss(&mut self) {
         let mut back = JoinSet::new();
         for attached in self.remotes.values_mut() {
-            let held = attached.held.drain().map(|(id, (lease, _))| (id, Some(lease))).collect();
+            let held = attached.take();
             attached.remote.pause(true);
             let released = Answer::Nack { reason: None, delay: None, release: true };
             back.spawn(attached.remote.answer(held, released));

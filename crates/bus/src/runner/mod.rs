@@ -6,6 +6,7 @@
 mod ahead;
 mod alarm;
 mod answer;
+mod attached;
 mod deliver;
 mod follower;
 mod handed;

@@ -1,5 +1,6 @@
 //! Groups whose members are on several hubs: one owner at a time, relays to it, failover. Paused time.
 
+mod room;
 mod world;
 
 use std::sync::Arc;
