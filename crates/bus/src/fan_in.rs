@@ -2,6 +2,7 @@
 //! token lets in.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use promethean_event::{Cursor, From, Selector, Topic};
 use tokio::sync::Notify;
@@ -10,6 +11,9 @@ use tokio::task::JoinSet;
 use crate::runner::{Input, Join};
 use crate::subscription::Inner;
 use crate::{Error, tail};
+
+/// How long after topics could not be listed they are asked for again.
+const LIST_AGAIN: Duration = Duration::from_secs(1);
 
 /// Joins what there is; for patterns, starts the task that joins what comes.
 pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()>), Error> {
@@ -28,7 +32,18 @@ pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()
         let (weak, look_again) = (Arc::downgrade(inner), Arc::clone(&inner.look_again));
         tasks.spawn(async move {
             let mut tails = JoinSet::new();
-            while changed(&mut created, &look_again).await && join_new(&weak, &mut tails).await.is_some() {}
+            while changed(&mut created, &look_again).await {
+                // Nobody says again what could not be listed now.
+                while let Some(listed) = join_new(&weak, &mut tails).await {
+                    if listed {
+                        break;
+                    }
+                    tokio::time::sleep(LIST_AGAIN).await;
+                }
+                if weak.strong_count() == 0 {
+                    return;
+                }
+            }
         });
     }
     Ok((cursors, tasks))
@@ -118,14 +133,15 @@ async fn selected(inner: &Inner) -> Result<Vec<Topic>, Error> {
     Ok(topics)
 }
 
-/// Joins topics that were created since, or are allowed since; `None` when the subscription is gone.
-async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<()> {
+/// Joins topics that were created since, or are allowed since; whether they could be listed, `None` when the subscription
+/// is gone.
+async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<bool> {
     let inner = inner.upgrade()?;
     let topics = match selected(&inner).await {
         Ok(topics) => topics,
         Err(error) => {
             tracing::error!(%error, "cannot list topics for a pattern subscription");
-            return Some(());
+            return Some(false);
         }
     };
     let known = inner.joined.lock().topics.clone();
@@ -145,7 +161,7 @@ async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<()> {
             inner.subscriber.end(error);
         }
     }
-    Some(())
+    Some(true)
 }
 
 async fn join(inner: &Arc<Inner>, topic: &Topic, from: From, tails: &mut JoinSet<()>) -> Result<Option<Cursor>, Error> {

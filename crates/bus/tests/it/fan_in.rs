@@ -9,7 +9,8 @@ use std::time::Duration;
 use crate::common::{bus, earliest, group, next, nothing, publish, subscribe, topic};
 use promethean_bus::{Answer, Bus, Code, From, Inbox, Ordered, Receipt, Request, Selector, SubscribeOptions};
 use promethean_store::memory::Memory;
-use promethean_store::{GroupState, ReadMax};
+use promethean_store::suite::{Call, Watched, Watcher};
+use promethean_store::{Error as StoreError, GroupState, ReadMax};
 
 #[tokio::test(start_paused = true)]
 async fn a_pattern_takes_in_topics_that_exist_and_ones_that_turn_up_later() {
@@ -292,6 +293,32 @@ async fn what_is_not_acked_on_a_pattern_comes_again_after_its_lease_or_its_wait_
     }
     next(&mut events).await.nack_after("later", Duration::from_secs(5)).await.expect("nacked");
     assert_eq!(next(&mut events).await.attempt(), 5);
+}
+
+/// A store that tells nobody which topics there are, while it is away.
+struct Away(Arc<AtomicBool>);
+
+impl Watcher for Away {
+    async fn before(&self, _: Call) {}
+    fn refuses(&self, call: Call) -> Option<StoreError> {
+        let refused = call == Call::Topics && self.0.load(Ordering::SeqCst);
+        refused.then(|| StoreError::Refused("away".into()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_was_made_while_topics_could_not_be_listed_joins_in_when_they_can_be() {
+    let away = Arc::new(AtomicBool::new(false));
+    let store = Watched { store: Memory::new(), watcher: Away(Arc::clone(&away)) };
+    let bus = Bus::new(Arc::new(store), Default::default());
+    publish(&bus, "a.one", 1).await;
+    let mut events = subscribe(&bus, "a.*", "g", earliest()).await;
+    assert_eq!(next(&mut events).await.event().topic, topic("a.one"));
+    away.store(true, Ordering::SeqCst);
+    publish(&bus, "a.two", 2).await;
+    nothing(&mut events, Duration::from_secs(20)).await;
+    away.store(false, Ordering::SeqCst);
+    assert_eq!(next(&mut events).await.event().topic, topic("a.two"), "though nothing else happens");
 }
 
 /// Lets each task that is to run now run once: unlike `yield_now`, not until there is nothing left to do.

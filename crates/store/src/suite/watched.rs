@@ -7,8 +7,8 @@ use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
 use crate::{
-    EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result,
-    Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax,
+    Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
 /// What an engine is asked for.
@@ -22,6 +22,8 @@ pub enum Call {
     Search,
     /// A save of a group's state.
     Save,
+    /// The list of all topics.
+    Topics,
     /// Everything else.
     Other,
 }
@@ -30,6 +32,11 @@ pub enum Call {
 pub trait Watcher: Send + Sync + 'static {
     /// The engine is asked; it answers once this is over.
     fn before(&self, call: Call) -> impl Future<Output = ()> + Send;
+
+    /// What the engine answers instead of doing it, where it is not to.
+    fn refuses(&self, _call: Call) -> Option<Error> {
+        None
+    }
 
     /// So many events were read by seq.
     fn after_read(&self, _events: usize) {}
@@ -48,7 +55,10 @@ impl<S: Store, W: Watcher> Watched<S, W> {
     fn call<'a, T: 'a>(&'a self, call: Call, ask: impl FnOnce() -> Pending<'a, T> + Send + 'a) -> Pending<'a, T> {
         Box::pin(async move {
             self.watcher.before(call).await;
-            ask().await
+            match self.watcher.refuses(call) {
+                Some(error) => Err(error),
+                None => ask().await,
+            }
         })
     }
 }
@@ -87,7 +97,7 @@ impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
         self.store.watch_topics()
     }
     fn topics(&self) -> Pending<'_, Vec<Topic>> {
-        self.call(Call::Other, move || self.store.topics())
+        self.call(Call::Topics, move || self.store.topics())
     }
     fn info<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Option<TopicInfo>> {
         self.call(Call::Other, move || self.store.info(topic))
