@@ -150,9 +150,9 @@ impl Ownership for Cluster {
         if self.0.life.lock().fence.holds() {
             return Ok(());
         }
-        let why = self.0.trouble.lock().clone().unwrap_or_else(|| "no answer yet".to_owned());
-        let message = "MongoDB has not taken the heartbeat in time, this hub has no place among the others";
-        Err(Error::Refused(format!("{message}: {why}")))
+        let why = self.0.trouble.lock().clone().unwrap_or_else(|| "MongoDB is away: no answer yet".to_owned());
+        let message = "the heartbeat was not taken in time, this hub has no place among the others";
+        Err(Error::Refused(format!("{why}; {message}")))
     }
 
     fn leave(&self) -> Pending<'_, ()> {
@@ -166,5 +166,6 @@ impl Ownership for Cluster {
 }
 
 fn failed(error: &mongodb::error::Error) -> Error {
-    Error::Refused(format!("MongoDB: {}", fault::words(error)))
+    let away = if fault::is_away(error) { " is away" } else { "" };
+    Error::Refused(format!("MongoDB{away}: {}", fault::words(error)))
 }
