@@ -3,7 +3,6 @@
 
 mod harness;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -11,124 +10,33 @@ use futures_util::SinkExt;
 use harness::{Served, Setup};
 use parking_lot::Mutex;
 use promethean_bus::{From, SubscribeOptions};
-use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
+use promethean_event::{Group, Topic};
 use promethean_gateway::ops::router;
 use promethean_store::memory::Memory;
 use promethean_store::suite::{Call, Watched, Watcher};
-use promethean_store::{
-    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax,
-    Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
-};
+use promethean_store::{Error, Store};
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// An engine that is damaged where the topic `bad` is kept: its events, the state of its group, or what is counted of it.
+/// What of the topic `bad` is damaged: its events, the state of its group, what is counted of it.
 #[derive(Default)]
 struct Torn {
-    store: Memory,
-    bad_topic: AtomicBool,
-    bad_group: AtomicBool,
-    bad_info: AtomicBool,
+    events: AtomicBool,
+    group: AtomicBool,
+    info: AtomicBool,
 }
 
-fn damaged<'a, T>(what: &str) -> Pending<'a, T> {
-    let error = Error::Damaged(format!("{what}: damaged at offset 4096"));
-    Box::pin(async move { Err(error) })
-}
-
-impl EventLog for Torn {
-    fn append(&self, events: Vec<NewEvent>) -> Pending<'_, Vec<Outcome>> {
-        self.store.append(events)
-    }
-    fn read<'a>(&'a self, topic: &'a Topic, from: Seq, max: ReadMax) -> Pending<'a, Vec<Event>> {
-        let bad = topic.as_str() == "bad" && self.bad_topic.load(SeqCst);
-        if bad { damaged("segment 1") } else { self.store.read(topic, from, max) }
-    }
-    fn seek<'a>(&'a self, topic: &'a Topic, to: Seek) -> Pending<'a, Option<Start>> {
-        self.store.seek(topic, to)
-    }
-    fn locate<'a>(&'a self, ids: &'a [EventId]) -> Pending<'a, Vec<Option<Place>>> {
-        self.store.locate(ids)
-    }
-    fn latest_by_key<'a>(&'a self, topic: &'a Topic, keys: &'a [String]) -> Pending<'a, Vec<Option<Event>>> {
-        self.store.latest_by_key(topic, keys)
-    }
-    fn keys<'a>(&'a self, topic: &'a Topic, after: Option<&'a str>, limit: usize) -> Pending<'a, Page<Event>> {
-        self.store.keys(topic, after, limit)
-    }
-    fn key_snapshot<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Box<dyn KeySnapshot>> {
-        self.store.key_snapshot(topic)
-    }
-    fn watch(&self, topic: &Topic) -> watch::Receiver<Tail> {
-        self.store.watch(topic)
-    }
-    fn watch_topics(&self) -> watch::Receiver<u64> {
-        self.store.watch_topics()
-    }
-    fn topics(&self) -> Pending<'_, Vec<Topic>> {
-        self.store.topics()
-    }
-    fn info<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Option<TopicInfo>> {
-        let bad = topic.as_str() == "bad" && self.bad_info.load(SeqCst);
-        if bad { damaged("what is counted") } else { self.store.info(topic) }
-    }
-    fn trim<'a>(&'a self, topic: &'a Topic, before: Seq) -> Pending<'a, ()> {
-        self.store.trim(topic, before)
-    }
-    fn settings(&self, topic: &Topic) -> TopicSettings {
-        self.store.settings(topic)
-    }
-    fn all_settings(&self) -> Vec<(Topic, TopicSettings)> {
-        self.store.all_settings()
-    }
-    fn event_settings(&self, topic: &Topic) -> EventSettings {
-        self.store.event_settings(topic)
-    }
-    fn set_settings<'a>(&'a self, topic: &'a Topic, settings: TopicSettings) -> Pending<'a, ()> {
-        self.store.set_settings(topic, settings)
-    }
-    fn maintain(&self, now: Millis) -> Pending<'_, ()> {
-        self.store.maintain(now)
-    }
-    fn ready(&self) -> Result<()> {
-        self.store.ready()
-    }
-}
-
-impl GroupStore for Torn {
-    fn load<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<(GroupState, Version)>> {
-        let bad = topic.as_str() == "bad" && self.bad_group.load(SeqCst);
-        if bad { damaged("the group's state") } else { self.store.load(topic, group) }
-    }
-    fn compare_and_set<'a>(
-        &'a self,
-        topic: &'a Topic,
-        group: &'a Group,
-        expected: Version,
-        state: GroupState,
-    ) -> Pending<'a, Saved> {
-        self.store.compare_and_set(topic, group, expected, state)
-    }
-    fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {
-        self.store.groups(topic)
-    }
-    fn topics_of_groups(&self) -> Pending<'_, Vec<Topic>> {
-        self.store.topics_of_groups()
-    }
-    fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool> {
-        self.store.forget(topic, group)
-    }
-}
-
-impl Store for Torn {
-    fn name(&self) -> &'static str {
-        self.store.name()
-    }
-    fn close(&self) -> Pending<'_, ()> {
-        self.store.close()
-    }
-    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
-        self.store.failed()
+impl Watcher for Torn {
+    async fn before(&self, _: Call) {}
+    fn refuses(&self, call: Call, topic: Option<&Topic>) -> Option<Error> {
+        let (torn, what) = match call {
+            Call::Read => (&self.events, "segment 1"),
+            Call::Load => (&self.group, "the group's state"),
+            Call::Info => (&self.info, "what is counted"),
+            _ => return None,
+        };
+        let bad = topic.is_some_and(|topic| topic.as_str() == "bad") && torn.load(SeqCst);
+        bad.then(|| Error::Damaged(format!("{what}: damaged at offset 4096")))
     }
 }
 
@@ -163,8 +71,8 @@ fn group() -> Group {
 }
 
 /// A hub with the topics `a`, `bad` and `z` of three events each, and a group that has done the first of each.
-async fn three_topics() -> (Arc<Torn>, Served) {
-    let store = Arc::new(Torn::default());
+async fn three_topics() -> (Arc<Watched<Memory, Torn>>, Served) {
+    let store = Arc::new(Watched { store: Memory::new(), watcher: Torn::default() });
     let hub = Setup { store: Some(Arc::clone(&store) as Arc<dyn Store>), ..Setup::default() }.start(router).await;
     for name in ["a", "bad", "z"] {
         hub.fill(name, 3).await;
@@ -199,7 +107,7 @@ async fn a_damaged_event_costs_the_age_of_the_lag_and_nothing_else() {
     let (store, hub) = three_topics().await;
     let logged = Logged::default();
     let _guard = tracing::subscriber::set_default(logged.clone());
-    store.bad_topic.store(true, SeqCst);
+    store.watcher.events.store(true, SeqCst);
     assert_eq!(rows(&hub).await, all());
     let lag = hub.get("/lag?topic=bad&group=g").await.ok();
     assert_eq!((&lag["lag"], &lag["lagMs"], &lag["lastCursor"]["seq"]), (&2.into(), &0.into(), &1.into()), "{lag}");
@@ -221,7 +129,7 @@ async fn a_group_that_cannot_be_asked_is_shown_as_it_was_saved_and_named_in_the_
     let (store, hub) = three_topics().await;
     let logged = Logged::default();
     let _guard = tracing::subscriber::set_default(logged.clone());
-    store.bad_group.store(true, SeqCst);
+    store.watcher.group.store(true, SeqCst);
     assert_eq!(rows(&hub).await, all());
     let said =
         "a group is shown as it was saved: it cannot be asked how it stands topic=bad group=g error=the group's state";
@@ -233,7 +141,7 @@ async fn a_read_over_http_that_meets_damage_is_told_in_the_log() {
     let (store, hub) = three_topics().await;
     let logged = Logged::default();
     let _guard = tracing::subscriber::set_default(logged.clone());
-    store.bad_topic.store(true, SeqCst);
+    store.watcher.events.store(true, SeqCst);
     hub.get("/replay?topic=bad&from=earliest").await.refused(500, "publish_failed");
     let said = "what was asked for over HTTP cannot be read error=segment 1: damaged at offset 4096";
     assert!(logged.0.lock().contains(said), "{}", logged.0.lock());
@@ -258,7 +166,7 @@ async fn metrics<const N: usize>(hub: &Served, names: [&str; N]) -> [Option<f64>
 #[tokio::test]
 async fn a_topic_whose_counts_are_damaged_takes_nothing_from_the_others() {
     let (store, hub) = three_topics().await;
-    store.bad_info.store(true, SeqCst);
+    store.watcher.info.store(true, SeqCst);
     let [a, _, z] = <[_; 3]>::try_from(all()).expect("three");
     assert_eq!(rows(&hub).await, [a, ("bad".to_owned(), 0, 1), z]);
     let lags = ["a", "bad", "z"].map(|topic| format!("group_lag{{topic=\"{topic}\",group=\"g\"}}"));

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{bus, earliest, group, next, nothing, publish, subscribe, topic};
-use promethean_bus::{Answer, Bus, Code, From, Inbox, Ordered, Receipt, Request, Selector, SubscribeOptions};
+use promethean_bus::{Answer, Bus, Code, From, Inbox, Ordered, Receipt, Request, Selector, SubscribeOptions, Topic};
 use promethean_store::memory::Memory;
 use promethean_store::suite::{Call, Watched, Watcher};
 use promethean_store::{Error as StoreError, GroupState, ReadMax};
@@ -300,7 +300,7 @@ struct Away(Arc<AtomicBool>);
 
 impl Watcher for Away {
     async fn before(&self, _: Call) {}
-    fn refuses(&self, call: Call) -> Option<StoreError> {
+    fn refuses(&self, call: Call, _: Option<&Topic>) -> Option<StoreError> {
         let refused = call == Call::Topics && self.0.load(Ordering::SeqCst);
         refused.then(|| StoreError::Refused("away".into()))
     }

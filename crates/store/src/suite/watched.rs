@@ -24,6 +24,10 @@ pub enum Call {
     Save,
     /// The list of all topics.
     Topics,
+    /// What is counted of a topic.
+    Info,
+    /// A group's state.
+    Load,
     /// Everything else.
     Other,
 }
@@ -34,7 +38,7 @@ pub trait Watcher: Send + Sync + 'static {
     fn before(&self, call: Call) -> impl Future<Output = ()> + Send;
 
     /// What the engine answers instead of doing it, where it is not to.
-    fn refuses(&self, _call: Call) -> Option<Error> {
+    fn refuses(&self, _call: Call, _topic: Option<&Topic>) -> Option<Error> {
         None
     }
 
@@ -53,9 +57,18 @@ pub struct Watched<S, W> {
 
 impl<S: Store, W: Watcher> Watched<S, W> {
     fn call<'a, T: 'a>(&'a self, call: Call, ask: impl FnOnce() -> Pending<'a, T> + Send + 'a) -> Pending<'a, T> {
+        self.call_on(call, None, ask)
+    }
+
+    fn call_on<'a, T: 'a>(
+        &'a self,
+        call: Call,
+        topic: Option<&'a Topic>,
+        ask: impl FnOnce() -> Pending<'a, T> + Send + 'a,
+    ) -> Pending<'a, T> {
         Box::pin(async move {
             self.watcher.before(call).await;
-            match self.watcher.refuses(call) {
+            match self.watcher.refuses(call, topic) {
                 Some(error) => Err(error),
                 None => ask().await,
             }
@@ -69,8 +82,7 @@ impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
     }
     fn read<'a>(&'a self, topic: &'a Topic, from: Seq, max: ReadMax) -> Pending<'a, Vec<Event>> {
         Box::pin(async move {
-            self.watcher.before(Call::Read).await;
-            let events = self.store.read(topic, from, max).await?;
+            let events = self.call_on(Call::Read, Some(topic), move || self.store.read(topic, from, max)).await?;
             self.watcher.after_read(events.len());
             Ok(events)
         })
@@ -100,7 +112,7 @@ impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
         self.call(Call::Topics, move || self.store.topics())
     }
     fn info<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Option<TopicInfo>> {
-        self.call(Call::Other, move || self.store.info(topic))
+        self.call_on(Call::Info, Some(topic), move || self.store.info(topic))
     }
     fn trim<'a>(&'a self, topic: &'a Topic, before: Seq) -> Pending<'a, ()> {
         self.call(Call::Other, move || self.store.trim(topic, before))
@@ -127,7 +139,7 @@ impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
 
 impl<S: Store, W: Watcher> GroupStore for Watched<S, W> {
     fn load<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<(GroupState, Version)>> {
-        self.call(Call::Other, move || self.store.load(topic, group))
+        self.call_on(Call::Load, Some(topic), move || self.store.load(topic, group))
     }
     fn compare_and_set<'a>(
         &'a self,
