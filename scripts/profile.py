@@ -32,7 +32,7 @@ USER = [
     ("tasks and hand-overs", r"tokio|futures|parking_lot|std::sync|std::thread|waker|mio|crossbeam|park"),
     ("the rest", r""),
 ]
-THREADS = [("settling", r"-sett"), ("the journal's threads", r"-(jour|writ|sync)")]
+THREADS = [("flushing", r"-flus"), ("the journal's threads", r"-(jour|writ|sync)")]
 
 
 def kind(thread, symbol, kernel):

@@ -95,7 +95,7 @@ async fn compaction() -> (f64, f64) {
     for n in (0..events()).step_by(BATCH) {
         publish(&bus, &state, &payload, n).await;
     }
-    // Settled before anything is measured.
+    // Flushed before anything is measured.
     log.maintain(Millis::now()).await.expect("maintained");
     let rate = async |goes_on: &dyn Fn() -> bool| {
         let (started, mut published) = (Instant::now(), 0);

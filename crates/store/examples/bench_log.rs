@@ -124,7 +124,7 @@ async fn warm(dir: &Path, topics: &[Topic], events: usize) -> Arc<Log> {
     log
 }
 
-/// Until the one before has settled what it left behind: nobody pays for another's work in the background.
+/// Until the one before has flushed what it left behind: nobody pays for another's work in the background.
 async fn quiet(plan: Plan) {
     tokio::time::sleep(plan.quiet).await;
 }
@@ -251,7 +251,7 @@ async fn main() {
         late < 400 && late < early + early / 3,
     );
     println!("     {:?}", log.stats());
-    log.maintain(Millis::now()).await.expect("settled");
+    log.maintain(Millis::now()).await.expect("flushed");
     let used = size(&data) as f64 / (events * WIRE) as f64;
     line("disk used against the events' bytes", format!("{used:.3}"), "<= 1.15", used <= 1.15);
     log.close().await.expect("closed");

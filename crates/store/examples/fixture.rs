@@ -25,7 +25,7 @@ async fn main() {
         }
     };
     write(&log, 1).await;
-    log.maintain(Millis(2_000)).await.expect("settled");
+    log.maintain(Millis(2_000)).await.expect("flushed");
     write(&log, 11).await;
     log.trim(&topic("orders.created"), 3).await.expect("trimmed");
     let group = Group::parse("billing").expect("a group");
@@ -35,7 +35,7 @@ async fn main() {
     drop(log);
     options.compress = true;
     let log = Log::open(options).expect("opens");
-    log.maintain(Millis(2_000)).await.expect("settled");
+    log.maintain(Millis(2_000)).await.expect("flushed");
     write(&log, 21).await;
     log.close().await.expect("closed");
 }

@@ -1,4 +1,4 @@
-//! When settling falls behind, publishers wait: what is neither settled nor refused stays within two journal files.
+//! When flushing falls behind, publishers wait: what is neither flushed nor refused stays within two journal files.
 
 use std::any::Any;
 use std::io;
@@ -66,7 +66,7 @@ impl Disk for Gated {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn publishers_wait_for_settling_and_go_on_when_it_does() {
+async fn publishers_wait_for_flushing_and_go_on_when_it_does() {
     let disk = Gated { disk: TestDisk::new(), gate: Arc::default() };
     let mut options = Options::new("/data");
     options.disk = Arc::new(disk.clone());
@@ -90,9 +90,9 @@ async fn publishers_wait_for_settling_and_go_on_when_it_does() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(patience, blocked).await.expect("the writer has to wait for the settling");
+    tokio::time::timeout(patience, blocked).await.expect("the writer has to wait for the flushing");
     let held_up = answered.load(Ordering::SeqCst);
-    assert!(held_up * PAYLOAD as u64 <= 2 * JOURNAL, "{held_up} events were taken in while nothing was settled");
+    assert!(held_up * PAYLOAD as u64 <= 2 * JOURNAL, "{held_up} events were taken in while nothing was flushed");
     assert!(held_up > 0 && !publishing.is_finished());
 
     // What was answered can be read meanwhile.
@@ -106,7 +106,7 @@ async fn publishers_wait_for_settling_and_go_on_when_it_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_replayed_is_settled_although_nobody_publishes() {
+async fn what_was_replayed_is_flushed_although_nobody_publishes() {
     let mut options = Options::new("/data");
     options.disk = Arc::new(TestDisk::new());
     options.journal_bytes = JOURNAL;
@@ -125,16 +125,16 @@ async fn what_was_replayed_is_settled_although_nobody_publishes() {
     options.maintenance = Some(Duration::from_secs(3600));
     let log = Log::open(options.clone()).expect("opens");
     add(&log, much).await;
-    assert_eq!(log.stats().settles, 0, "little is left where it is, and nothing is full");
+    assert_eq!(log.stats().flushes, 0, "little is left where it is, and nothing is full");
     log.close().await.expect("closed");
 
     let log = Log::open(options).expect("opens");
-    let settled = async {
-        while log.stats().settles == 0 {
+    let flushed = async {
+        while log.stats().flushes == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), settled).await.expect("what was replayed is settled");
+    tokio::time::timeout(Duration::from_secs(60), flushed).await.expect("what was replayed is flushed");
     assert_eq!(seqs(&log, "t").await, (1..=few + much).collect::<Vec<_>>());
     log.close().await.expect("closed");
 }

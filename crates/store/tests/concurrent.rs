@@ -1,4 +1,4 @@
-//! Publishers, readers, settling, trimming and compaction of the embedded engine, all at once.
+//! Publishers, readers, flushing, trimming and compaction of the embedded engine, all at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -121,7 +121,7 @@ async fn everything_at_once(sync: &str) {
     log.maintain(Millis(2_000)).await.expect("maintained");
     assert_eq!(seqs(&*log, "plain").await.len() as u64, PUBLISHERS * BATCHES * EACH);
     assert_eq!(seqs(&*log, "state").await.len(), 10, "the latest of each key is left");
-    assert!(log.stats().settles > 10);
+    assert!(log.stats().flushes > 10);
     log.close().await.expect("closed");
 }
 

@@ -21,7 +21,7 @@ const TOPICS: [&str; 3] = ["a", "b", "c"];
 
 fn open(dir: &Path, sync: Sync) -> Log {
     let mut options = Options::new(dir);
-    // Small files: kills must hit settling too.
+    // Small files: kills must hit flushing too.
     (options.journal_bytes, options.segment_bytes, options.block_bytes) = (64 << 10, 64 << 10, 4 << 10);
     options.sync = sync;
     Log::open(options).expect("opens")

@@ -1,4 +1,4 @@
-//! The embedded engine under the law: with files so small that every case settles, and with the defaults.
+//! The embedded engine under the law: with files so small that every case flushes, and with the defaults.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

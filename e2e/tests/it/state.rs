@@ -156,7 +156,7 @@ async fn fill(hub: &Hub, topic: &str, events: usize) {
     }
 }
 
-fn settled(dir: &Path) -> bool {
+fn flushed(dir: &Path) -> bool {
     std::fs::read_dir(dir.join("topics")).is_ok_and(|topics| topics.count() > 0)
 }
 
@@ -170,7 +170,7 @@ async fn an_export_takes_memory_that_does_not_grow_with_what_is_exported() {
     // What lies in the memory tail is not the export's: a fresh process has it in its files.
     assert!(hub.terminate().success());
     let hub = Setup::log(dir.path()).start();
-    assert!(settled(dir.path()), "nothing was written to segments");
+    assert!(flushed(dir.path()), "nothing was written to segments");
     let before = hub.rss();
     let (lines, most) = export(&hub, "t").await;
     assert_eq!(lines, EVENTS as u64);

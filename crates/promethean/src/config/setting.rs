@@ -136,7 +136,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "compress",
         "BOOL",
         Some("false"),
-        "Whether settled events of the log are compressed (lz4): less disk for more work. What is there stays readable",
+        "Whether flushed events of the log are compressed (lz4): less disk for more work. What is there stays readable",
     ),
     secret(seeded(
         "MONGO_URL",

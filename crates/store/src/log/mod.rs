@@ -1,65 +1,46 @@
-//! The embedded engine: a journal, a memory tail, settled segments. The bytes are in `docs/log-format.md`.
+//! The embedded engine: a journal, a memtable for each topic, segments. `docs/log-format.md` describes the bytes.
 //!
 //! ```text
-//!  append ─► queue ─► writer: one frame, one sync ─► memory tail, watchers, answers
+//!  append ─► queue ─► writer: one frame, one sync ─► memtable, watchers, answers
 //!                        │ file full
 //!                        ▼
-//!                     settle: segments, id table, index, manifest ─► journal file free
+//!                     flush: segments, id table, index, manifest ─► journal file free
 //! ```
 //!
-//! In the order of an event's life: `queue` → `writer` → `journal` (`entry`, `codec`) → `topic` (the tail) → `settle` →
-//! `segment`, `ids`, `index`, `manifest` → `read`, `keys` → `maintain`. `recovery` is how all of it comes back,
-//! `rebuild` how the caches do; [`disk`] is the seam under it, [`doctor`] looks after it.
+//! The folders follow an event's life: `commit` (queue, writer, journal) → `memtable` → `flush` (segments, ids, index,
+//! manifest) → `query` → `upkeep` (retention, compaction). `open` recovers a directory and rebuilds its caches, [`doctor`]
+//! checks and salvages one, [`disk`] is the file seam under all of them.
 
-mod codec;
+mod commit;
 pub mod disk;
 pub mod doctor;
-mod entry;
-mod ids;
-mod index;
-mod journal;
-mod keys;
-mod maintain;
-mod manifest;
+mod flush;
+mod memtable;
+mod open;
 mod options;
-mod pace;
-mod queue;
-mod read;
-mod rebuild;
-mod recovery;
-mod restore;
-mod segment;
-mod settle;
+mod query;
 mod shared;
 mod stats;
 mod store;
-mod topic;
 #[cfg(feature = "suite")]
 pub mod torture;
-mod writer;
+mod upkeep;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use promethean_event::Millis;
-use tokio::sync::oneshot::{self, error::TryRecvError};
 
+pub use open::restore::{RestoreError, restore};
 pub use options::{OpenError, Options, Sync};
-pub use restore::{RestoreError, restore};
 pub use stats::Stats;
 
 use crate::{Error, Pending, Result};
-use queue::Request;
-use settle::Trouble;
+use commit::writer::Writer;
+use open::recovery;
 use shared::Shared;
-use writer::Writer;
-
-/// How long maintenance waits for the journal to be settled.
-const SETTLES: Duration = Duration::from_secs(10);
 
 /// The embedded engine. One process at a time has a directory open.
 #[derive(Debug)]
@@ -84,7 +65,7 @@ impl std::fmt::Debug for Running {
 }
 
 impl Log {
-    /// Opens a data directory, or makes one, and replays what is not settled.
+    /// Opens a data directory, or makes one, and replays what is not flushed.
     ///
     /// # Errors
     /// Why it cannot be opened, with the remedy. Nothing is changed then.
@@ -102,9 +83,9 @@ impl Log {
             Box::new(move |_| work(&writer))
         };
         let threads = || {
-            let settle = start("settle", Box::new(settle::run))?;
-            let maintain = start("maintain", Box::new(maintain_at_intervals))?;
-            let mut background = vec![settle, maintain];
+            let flush = start("flush", Box::new(flush::run))?;
+            let maintain = start("maintain", Box::new(upkeep::maintain_at_intervals))?;
+            let mut background = vec![flush, maintain];
             if let Sync::Interval(_) = shared.options.sync {
                 background.push(start("sync", with_writer(Writer::sync_late))?);
             }
@@ -161,77 +142,12 @@ fn stop(shared: &Shared, running: Option<Running>) {
         let _ = thread.join();
     }
     running.writer.end();
-    shared.settling.lock().stop = true;
-    shared.settling_changed.notify_all();
+    shared.flushing.lock().stop = true;
+    shared.flushing_changed.notify_all();
     for thread in running.background {
         let _ = thread.join();
     }
     shared.close_index();
-}
-
-/// Looks after what is settled at intervals, and first of all once what was found at open is settled: what a hub has
-/// replayed it need not keep in memory until it is busy again.
-fn maintain_at_intervals(shared: &Shared) {
-    let Some(interval) = shared.options.maintenance else { return };
-    let mut next = Instant::now() + interval;
-    let mut replayed = true;
-    loop {
-        let mut settling = shared.settling.lock();
-        while !settling.stop
-            && Instant::now() < next
-            && !(replayed && settling.sealed.is_empty())
-            && shared.failed().is_none()
-        {
-            shared.settling_changed.wait_until(&mut settling, next);
-        }
-        if settling.stop || shared.failed().is_some() {
-            return;
-        }
-        drop(settling);
-        if std::mem::take(&mut replayed) {
-            begin_to_settle(shared);
-            continue;
-        }
-        match settle_and_maintain(shared) {
-            Ok(()) => {}
-            Err(Trouble::NoRoom(reason)) => tracing::warn!(reason, "retention and compaction wait for room"),
-            Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
-                shared.fail(format!("maintenance failed: {reason}"))
-            }
-        }
-        next = Instant::now() + interval;
-    }
-}
-
-/// Asks for the journal to be settled where something waits for that; the answer comes when the file is sealed.
-fn begin_to_settle(shared: &Shared) -> Option<oneshot::Receiver<Result<()>>> {
-    shared.waits_to_be_settled().then(|| {
-        let (reply, sealed) = oneshot::channel();
-        shared.queue.push_now(Request::Rotate { reply });
-        sealed
-    })
-}
-
-/// Retention and compaction see only what is settled: what waits for that is settled first, or it would be there for an
-/// interval more. It is waited for [`SETTLES`] at most; then what is settled by then has its turn.
-fn settle_and_maintain(shared: &Shared) -> std::result::Result<(), Trouble> {
-    if let Some(mut sealed) = begin_to_settle(shared) {
-        let until = Instant::now() + SETTLES;
-        let mut settling = shared.settling.lock();
-        let waits = |sealed: &mut oneshot::Receiver<_>| matches!(sealed.try_recv(), Err(TryRecvError::Empty));
-        while (waits(&mut sealed) || !settling.sealed.is_empty())
-            && !settling.stop
-            && settling.no_room.is_none()
-            && shared.failed().is_none()
-            && Instant::now() < until
-        {
-            shared.settling_changed.wait_for(&mut settling, Duration::from_millis(20));
-        }
-        if settling.stop || shared.failed().is_some() {
-            return Ok(());
-        }
-    }
-    shared.maintain(Millis::now(), false)
 }
 
 /// Runs `work`, which may read from the disk, where it holds nobody up.
@@ -247,27 +163,4 @@ fn blocking<'a, T: Send + 'static>(
         let done = tokio::task::spawn_blocking(move || work(&shared)).await;
         done.unwrap_or_else(|error| Err(Error::Damaged(format!("reading failed: {error}"))))
     })
-}
-
-#[cfg(all(test, feature = "suite"))]
-mod tests {
-    use super::*;
-    use crate::suite::{append, event, topic};
-    use crate::{EventLog as _, Retention, TopicSettings};
-
-    #[tokio::test]
-    async fn one_round_of_maintenance_reaches_what_is_still_in_the_journal() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let options = Options { maintenance: None, ..Options::new(dir.path().join("data")) };
-        let log = Log::open(options).expect("opens");
-        let retention = Retention { max_events: Some(10), ..Retention::default() };
-        let settings = TopicSettings { retention, ..TopicSettings::default() };
-        log.set_settings(&topic("t"), settings).await.expect("set");
-        append(&log, &vec![event("t"); 100]).await;
-        let shared = log.shared.clone();
-        let round = tokio::task::spawn_blocking(move || settle_and_maintain(&shared));
-        round.await.expect("no panic").expect("maintained");
-        let info = log.info(&topic("t")).await.expect("known").expect("exists");
-        assert!((10..20).contains(&info.events), "{} events are there", info.events);
-    }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::disk::{Disk, Real};
+use crate::log::disk::{Disk, Real};
 
 /// When what was written is made durable, and so what a returned value means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,7 +66,7 @@ pub struct Options {
     pub dir: PathBuf,
     /// What an answer means.
     pub sync: Sync,
-    /// Bytes of a journal file. Twice this is what may be unsettled, in memory and to be replayed at open.
+    /// Bytes of a journal file. Twice this is what may be unflushed, in memory and to be replayed at open.
     pub journal_bytes: u64,
     /// Bytes of a segment, about.
     pub segment_bytes: u64,

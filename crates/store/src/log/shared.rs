@@ -1,7 +1,7 @@
 //! What the engine's threads and its callers share.
 //!
 //! Lock order, outermost first: `maintenance`, `manifest`, `topics`, a topic's `inner`, everything else alone. Only the
-//! first two, which settling and maintenance alone take, are held over I/O.
+//! first two, which flushing and maintenance alone take, are held over I/O.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -14,16 +14,16 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use promethean_event::{EventId, Seq, Topic};
 use tokio::sync::watch;
 
-use super::closed;
-use super::codec::Held;
-use super::ids::{At, Recent, Table};
-use super::index::{Index, View};
-use super::manifest::{Manifest, TopicEntry};
-use super::options::Options;
-use super::queue::Queue;
-use super::segment::{Meta, Segment};
-use super::stats::Counters;
-use super::topic::TopicState;
+use crate::log::closed;
+use crate::log::commit::codec::Held;
+use crate::log::commit::queue::Queue;
+use crate::log::flush::ids::{At, Recent, Table};
+use crate::log::flush::index::{Index, View};
+use crate::log::flush::manifest::{Manifest, TopicEntry};
+use crate::log::flush::segment::{Meta, Segment};
+use crate::log::memtable::TopicState;
+use crate::log::options::Options;
+use crate::log::stats::Counters;
 use crate::{Error, Result, Tail};
 
 /// Names that are watched before there is a topic; over it, those that nobody watches any more are forgotten.
@@ -50,9 +50,9 @@ pub(super) struct Shared {
     pub(super) frozen: AtomicU32,
     pub(super) open: Mutex<OpenSegments>,
     pub(super) queue: Queue,
-    pub(super) settling: Mutex<Settling>,
-    /// Something in `settling` changed.
-    pub(super) settling_changed: Condvar,
+    pub(super) flushing: Mutex<Flushing>,
+    /// Something in `flushing` changed.
+    pub(super) flushing_changed: Condvar,
     pub(super) created: watch::Sender<u64>,
     /// The reason of the end.
     pub(super) failure: watch::Sender<Option<String>>,
@@ -62,11 +62,11 @@ pub(super) struct Shared {
 /// An event and where it is.
 pub(super) type Found = (Arc<TopicState>, Seq, Held);
 
-/// The journal files that wait to be settled.
+/// The journal files that wait to be flushed.
 #[derive(Debug, Default)]
-pub(super) struct Settling {
+pub(super) struct Flushing {
     pub(super) sealed: VecDeque<Sealed>,
-    /// Why settling cannot go on for now.
+    /// Why flushing cannot go on for now.
     pub(super) no_room: Option<String>,
     /// The threads have to end.
     pub(super) stop: bool,
@@ -77,7 +77,7 @@ pub(super) struct Settling {
 pub(super) struct Sealed {
     pub(super) journal: u64,
     pub(super) version: u64,
-    /// Without segments, which settling knows better.
+    /// Without segments, which flushing knows better.
     pub(super) topics: Vec<(u32, TopicEntry)>,
 }
 
@@ -155,8 +155,8 @@ impl Shared {
             swept: AtomicBool::new(false),
             frozen: AtomicU32::new(0),
             open: Mutex::default(),
-            settling: Mutex::default(),
-            settling_changed: Condvar::new(),
+            flushing: Mutex::default(),
+            flushing_changed: Condvar::new(),
             created: watch::Sender::new(0),
             failure: watch::Sender::new(None),
             counters: Counters::default(),
@@ -204,7 +204,7 @@ impl Shared {
             now.get_or_insert_with(|| reason.clone());
             first
         });
-        self.settling_changed.notify_all();
+        self.flushing_changed.notify_all();
         // Last: a log that cannot be written must not keep the engine from failing.
         tracing::error!(reason, "the store has failed");
     }
@@ -214,20 +214,20 @@ impl Shared {
         self.failure.borrow().clone().map(Error::Closed)
     }
 
-    /// Waits until nothing that is sealed is unsettled.
-    pub(super) fn wait_settled(&self) -> Result<()> {
-        let mut settling = self.settling.lock();
-        while !settling.sealed.is_empty() {
+    /// Waits until nothing that is sealed is unflushed.
+    pub(super) fn wait_flushed(&self) -> Result<()> {
+        let mut flushing = self.flushing.lock();
+        while !flushing.sealed.is_empty() {
             if let Some(error) = self.failed() {
                 return Err(error);
             }
-            if settling.stop {
+            if flushing.stop {
                 return Err(closed());
             }
-            if let Some(reason) = &settling.no_room {
+            if let Some(reason) = &flushing.no_room {
                 return Err(Error::Refused(reason.clone()));
             }
-            self.settling_changed.wait_for(&mut settling, Duration::from_millis(500));
+            self.flushing_changed.wait_for(&mut flushing, Duration::from_millis(500));
         }
         Ok(())
     }
@@ -262,9 +262,9 @@ impl Shared {
         self.open.lock().open.remove(&(topic, meta.first_seq, meta.generation));
     }
 
-    /// Where a settled event with this id is. It may be gone since.
-    pub(super) fn settled_id(&self, id: EventId, view: &View) -> Result<Option<At>> {
-        // The usual id of a client is younger than all that are settled.
+    /// Where a flushed event with this id is. It may be gone since.
+    pub(super) fn flushed_id(&self, id: EventId, view: &View) -> Result<Option<At>> {
+        // The usual id of a client is younger than all that are flushed.
         if view.last_client_id.is_some_and(|last| id <= last)
             && let Some(at) = view.client_id(id)?
         {
@@ -281,14 +281,14 @@ impl Shared {
 
     /// The event with this id, where it is still there.
     ///
-    /// Settling puts ids into the tables and the index before it takes them from memory: one of the looks finds it.
+    /// Flushing puts ids into the tables and the index before it takes them from memory: one of the looks finds it.
     pub(super) fn find(&self, id: EventId) -> Result<Option<Found>> {
         let recent = self.recent.lock().get(id);
         let at = match recent {
             Some(at) => Some(at),
             None => {
                 let view = self.view()?;
-                let at = self.settled_id(id, &view)?;
+                let at = self.flushed_id(id, &view)?;
                 if at.is_none() {
                     view.knows_all_ids()?;
                 }

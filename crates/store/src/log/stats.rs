@@ -20,11 +20,11 @@ pub struct Stats {
     pub sync_total: Duration,
     /// The time the last one took.
     pub sync_last: Duration,
-    /// Journal files settled.
-    pub settles: u64,
+    /// Journal files flushed.
+    pub flushes: u64,
     /// Bytes that went into segments.
-    pub settled_bytes: u64,
-    /// How often the writer waited for the settling.
+    pub flushed_bytes: u64,
+    /// How often the writer waited for the flushing.
     pub waits: u64,
 }
 
@@ -37,8 +37,8 @@ pub(super) struct Counters {
     pub(super) syncs: AtomicU64,
     pub(super) sync_total: AtomicU64,
     pub(super) sync_last: AtomicU64,
-    pub(super) settles: AtomicU64,
-    pub(super) settled_bytes: AtomicU64,
+    pub(super) flushes: AtomicU64,
+    pub(super) flushed_bytes: AtomicU64,
     pub(super) waits: AtomicU64,
 }
 
@@ -63,8 +63,8 @@ impl Counters {
             syncs: self.syncs.load(Relaxed),
             sync_total: Duration::from_nanos(self.sync_total.load(Relaxed)),
             sync_last: Duration::from_nanos(self.sync_last.load(Relaxed)),
-            settles: self.settles.load(Relaxed),
-            settled_bytes: self.settled_bytes.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+            flushed_bytes: self.flushed_bytes.load(Relaxed),
             waits: self.waits.load(Relaxed),
         }
     }

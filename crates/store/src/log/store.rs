@@ -6,8 +6,12 @@ use std::pin::Pin;
 use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
 use tokio::sync::{oneshot, watch};
 
-use super::settle::Trouble;
-use super::{Log, Request, blocking, guarded, stop};
+use crate::log::Log;
+use crate::log::blocking;
+use crate::log::commit::queue::Request;
+use crate::log::flush::Trouble;
+use crate::log::guarded;
+use crate::log::stop;
 use crate::{
     Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax,
     Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
@@ -188,7 +192,7 @@ impl EventLog for Log {
         Box::pin(async move {
             rotated.await?;
             let maintained = blocking(&self.shared, move |shared| {
-                shared.wait_settled()?;
+                shared.wait_flushed()?;
                 shared.maintain(now, true).map_err(|trouble| match trouble {
                     Trouble::NoRoom(reason) => Error::Refused(reason),
                     Trouble::Fatal(reason) | Trouble::Damaged(reason) => {
@@ -203,7 +207,7 @@ impl EventLog for Log {
 
     fn ready(&self) -> Result<()> {
         self.is_open()?;
-        match &self.shared.settling.lock().no_room {
+        match &self.shared.flushing.lock().no_room {
             Some(reason) => Err(Error::Refused(reason.clone())),
             None => Ok(()),
         }

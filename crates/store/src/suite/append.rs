@@ -69,8 +69,8 @@ pub async fn an_empty_append_is_answered(place: Box<dyn Place>) {
 pub async fn an_id_that_is_on_the_topic_is_a_duplicate_with_its_first_seq(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     append(&*store, &[event("d"), event("d").id(7).payload("1"), event("d")]).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         let again = append(&*store, &[event("d").id(7).payload("2")]).await;
@@ -129,8 +129,8 @@ pub async fn an_id_on_two_topics_in_one_unit_refuses_the_unit(place: Box<dyn Pla
 pub async fn a_client_may_bring_an_id_that_the_hub_made_and_it_is_a_duplicate(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     let made = append(&*store, &vec![event("d"); 10]).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         for one in &made {

@@ -12,7 +12,7 @@ async fn reopen(place: &dyn Place, store: Arc<dyn Store>) -> Arc<dyn Store> {
     place.open().await.expect("opens again")
 }
 
-/// Settled or not.
+/// Flushed or not.
 pub async fn everything_answered_is_there_after_a_reopen(place: Box<dyn Place>) {
     let mut store = place.open().await.expect("opens");
     for round in 0..6_u64 {

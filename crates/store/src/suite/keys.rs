@@ -23,8 +23,8 @@ pub async fn the_latest_of_a_key_is_its_last_event(place: Box<dyn Place>) {
     assert_eq!(latest(&*store, &["a"]).await, [None]);
     append(&*store, &[event("k").key("a"), event("k").key("b"), event("k"), event("k").key("a")]).await;
     append(&*store, &[event("other").key("c")]).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         assert_eq!(latest(&*store, &["b", "a", "c", ""]).await, [Some(2), Some(4), None, None]);
@@ -40,13 +40,13 @@ pub async fn live_keys_are_paged_in_order_without_tombstones(place: Box<dyn Plac
     let store = place.open().await.expect("opens");
     assert_eq!(page(&*store, None, 5).await, (vec![], false));
     append(&*store, &["d", "b", "é", "a", "c"].map(|key| event("k").key(key))).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
-        // Some keys settled, some not, some both.
+        // Some keys flushed, some not, some both.
         append(&*store, &[event("k").key("b"), event("k").key("c").payload("null")]).await;
-        let b = if settled { 8 } else { 6 };
+        let b = if flushed { 8 } else { 6 };
         let all = [("a", 4), ("b", b), ("d", 1), ("é", 3)].map(|(key, seq)| (key.to_owned(), seq));
         assert_eq!(page(&*store, None, 10).await, (all.to_vec(), false));
         assert_eq!(page(&*store, None, 4).await, (all.to_vec(), false));
@@ -62,8 +62,8 @@ pub async fn keys_are_compared_as_what_they_mean(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     let odd = ["a\"b", "tab\there", "nul\0", "\u{1F525}", "\\", "a/b"];
     append(&*store, &odd.map(|key| event("k").key(key))).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         assert_eq!(latest(&*store, &odd).await, (1..=6).map(Some).collect::<Vec<_>>());

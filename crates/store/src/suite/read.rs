@@ -19,8 +19,8 @@ pub async fn a_read_starts_at_the_first_event_there_is(place: Box<dyn Place>) {
 pub async fn a_read_keeps_its_bounds_and_returns_at_least_one(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     append(&*store, &vec![event("r").payload(format!("\"{}\"", "x".repeat(1000))); 20]).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         let read = |events, bytes| store.read(&RTOPIC, 3, ReadMax { events, bytes });
@@ -97,8 +97,8 @@ pub async fn seek_finds_the_ends(place: Box<dyn Place>) {
         assert_eq!(seek(to).await.expect("sought"), Some(Start::default()));
     }
     let appended = append(&*store, &vec![event("r").ts(77); 5]).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         assert_eq!(seek(Seek::Earliest).await.expect("sought"), Some(Start { done: 0, last: None }));
@@ -114,8 +114,8 @@ pub async fn seek_by_time_finds_the_first_in_seq_order(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     let times = [50, 10, 70, 20, 60, 90, 30];
     let appended = append(&*store, &times.map(|ts| event("r").ts(ts))).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         for ts in 0..=100 {
@@ -131,8 +131,8 @@ pub async fn seek_by_time_finds_the_first_in_seq_order(place: Box<dyn Place>) {
 pub async fn seek_after_an_id_needs_it_on_the_topic(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     let hub = append(&*store, &[event("r").ts(5), event("r").ts(6).id(7), event("other").id(8)]).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         let seek = |id| store.seek(&RTOPIC, Seek::AfterId(id));
@@ -151,8 +151,8 @@ pub async fn seek_after_an_id_needs_it_on_the_topic(place: Box<dyn Place>) {
 pub async fn locate_answers_in_order_and_knows_what_it_does_not_know(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     let hub = append(&*store, &[event("a").ts(1), event("b").ts(2), event("b").ts(3).id(7)]).await;
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         let at = |name, seq, ts| Some(At { topic: topic(name), seq, ts: Millis(ts) });
@@ -168,8 +168,8 @@ pub async fn info_counts_what_is_there(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     let appended = append(&*store, &vec![event("i").ts(9); 10]).await;
     let wire: u64 = read_all(&*store, "i").await.iter().map(|event| event.wire_len() as u64).sum();
-    for settled in [false, true] {
-        if settled {
+    for flushed in [false, true] {
+        if flushed {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         let info = store.info(&topic("i")).await.expect("known").expect("exists");

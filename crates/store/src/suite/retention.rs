@@ -11,9 +11,9 @@ pub async fn a_trim_takes_the_events_before_it_and_their_ids(place: Box<dyn Plac
     append(&*store, &(1..=10_u128).map(|n| event("t").id(n).key(n.to_string())).collect::<Vec<_>>()).await;
     store.maintain(Millis(2_000)).await.expect("maintained");
     append(&*store, &(11..=20_u128).map(|n| event("t").id(n).key(n.to_string())).collect::<Vec<_>>()).await;
-    for (before, settle) in [(4, false), (2, false), (10, true), (15, false), (15, true)] {
+    for (before, flush) in [(4, false), (2, false), (10, true), (15, false), (15, true)] {
         store.trim(&topic("t"), before).await.expect("trimmed");
-        if settle {
+        if flush {
             store.maintain(Millis(2_000)).await.expect("maintained");
         }
         let first = if before == 2 { 4 } else { before };

@@ -110,10 +110,10 @@ fn now(work: impl Future<Output = ()> + Send) {
     std::thread::scope(|scope| scope.spawn(run).join().expect("the hub goes on"));
 }
 
-/// The hub settles, so that the journal file is used again.
-async fn settle(log: &Log) {
+/// The hub flushes, so that the journal file is used again.
+async fn flush(log: &Log) {
     append(log, &[event("plain"), event("keyed").key("4")]).await;
-    log.maintain(Millis(2_000)).await.expect("settled");
+    log.maintain(Millis(2_000)).await.expect("flushed");
 }
 
 fn is_journal(path: &Path) -> bool {
@@ -121,7 +121,7 @@ fn is_journal(path: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn a_journal_file_that_is_settled_meanwhile_is_not_missing() {
+async fn a_journal_file_that_is_flushed_meanwhile_is_not_missing() {
     let (_place, dir) = directory();
     filled(&dir).await;
     let log = Arc::new(Log::open(options(&dir)).expect("opens"));
@@ -131,7 +131,7 @@ async fn a_journal_file_that_is_settled_meanwhile_is_not_missing() {
         let call = move |path: &Path, call: Call<'_>| {
             let now_is = matches!(call, Call::List) && is_journal(path);
             if now_is && left.try_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok() {
-                now(settle(&hub));
+                now(flush(&hub));
             }
         };
         let report = doctor::check_on(&Meanwhile(Arc::new(call)), &dir).expect("checked");
@@ -166,7 +166,7 @@ async fn a_hub_that_never_holds_still_is_to_be_stopped_and_is_not_called_damaged
     let hub = Arc::new(Log::open(options(&dir)).expect("opens"));
     let call = move |path: &Path, call: Call<'_>| {
         if matches!(call, Call::List) && is_journal(path) {
-            now(settle(&hub));
+            now(flush(&hub));
         }
     };
     let error = doctor::check_on(&Meanwhile(Arc::new(call)), &dir).expect_err("nothing can be said");
@@ -226,7 +226,7 @@ async fn what_is_damaged_is_named_beside_a_hub_at_work_too() {
     let hub = log.clone();
     let call = move |path: &Path, call: Call<'_>| {
         if matches!(call, Call::List) && is_journal(path) && first.fetch_add(1, Ordering::AcqRel) == 0 {
-            now(settle(&hub));
+            now(flush(&hub));
         }
     };
     let report = doctor::check_on(&Meanwhile(Arc::new(call)), &dir).expect("checked");

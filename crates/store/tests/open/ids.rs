@@ -19,12 +19,12 @@ fn tables(disk: &TestDisk) -> Vec<(PathBuf, u64)> {
     disk.files().into_iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "ids")).collect()
 }
 
-/// A closed directory with settled events that have ids of the hub's, and those ids.
-async fn settled(disk: &TestDisk) -> Vec<EventId> {
+/// A closed directory with flushed events that have ids of the hub's, and those ids.
+async fn flushed(disk: &TestDisk) -> Vec<EventId> {
     let log = open(disk);
     for _ in 0..3 {
         append(&log, &vec![event("a"); 20]).await;
-        log.maintain(Millis(2_000)).await.expect("settled");
+        log.maintain(Millis(2_000)).await.expect("flushed");
     }
     let ids = read_all(&log, "a").await.iter().map(|event| event.id).collect();
     log.close().await.expect("closed");
@@ -40,7 +40,7 @@ async fn finds(log: &Log, ids: &[EventId]) {
 #[tokio::test]
 async fn a_damaged_id_table_is_named_by_a_look_up_and_made_anew_by_the_next_start_also_when_that_crashes() {
     let disk = TestDisk::new();
-    let ids = settled(&disk).await;
+    let ids = flushed(&disk).await;
     let (victim, _) = tables(&disk).into_iter().next().expect("a table");
     disk.flip(&victim, 2000, 3);
     let log = open(&disk);
@@ -74,7 +74,7 @@ async fn a_damaged_id_table_is_named_by_a_look_up_and_made_anew_by_the_next_star
 #[tokio::test]
 async fn retention_passes_over_a_damaged_id_table_and_removes_the_others() {
     let disk = TestDisk::new();
-    settled(&disk).await;
+    flushed(&disk).await;
     let (victim, len) = tables(&disk).into_iter().next().expect("a table");
     // In the list of topics, which retention reads.
     disk.flip(&victim, len - 1, 3);

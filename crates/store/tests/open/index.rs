@@ -46,7 +46,7 @@ async fn an_index_that_is_damaged_inside_is_made_anew_at_opening() {
         let log = Log::open(options(&dir)).unwrap_or_else(|error| panic!("page {page}: {error}"));
         is_right(&log).await;
         append(&log, &[event("keyed").key("1").id(900)]).await;
-        log.maintain(promethean_event::Millis(2_000)).await.expect("settled");
+        log.maintain(promethean_event::Millis(2_000)).await.expect("flushed");
         log.close().await.expect("closed");
         let report = doctor::check(&dir).expect("checked");
         assert!(report.is_sound(), "page {page}: {report}");
@@ -94,11 +94,11 @@ async fn an_id_that_was_used_again_after_a_trim_is_known_by_an_index_that_is_mad
     let (_place, dir) = directory();
     let log = Log::open(options(&dir)).expect("opens");
     append(&log, &[event("low"), event("high").id(1), event("high").id(2), event("high")]).await;
-    log.maintain(promethean_event::Millis(2_000)).await.expect("settled");
+    log.maintain(promethean_event::Millis(2_000)).await.expect("flushed");
     log.trim(&topic("high"), 3).await.expect("trimmed");
     // Of two events with one id, the trimmed one is in the topic with the larger number, and in the same one.
     append(&log, &[event("low").id(1), event("high").id(2)]).await;
-    log.maintain(promethean_event::Millis(2_000)).await.expect("settled");
+    log.maintain(promethean_event::Millis(2_000)).await.expect("flushed");
     log.close().await.expect("closed");
     find(&dir, "topics/2/000000000000000001.seg");
     fs::remove_file(dir.join("index.redb")).expect("removed");

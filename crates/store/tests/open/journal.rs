@@ -39,7 +39,7 @@ async fn after_a_peaceful_stop_nothing_is_called_torn_although_the_file_had_a_fo
                 append(&log, &[event("a")]).await;
             }
             if frames == 6 {
-                log.maintain(Millis(2_000)).await.expect("settled");
+                log.maintain(Millis(2_000)).await.expect("flushed");
             }
         }
         log.close().await.expect("closed");
@@ -83,13 +83,13 @@ impl Disk for NoName {
 }
 
 #[tokio::test]
-async fn a_settled_file_that_cannot_be_put_away_for_lack_of_room_is_put_away_later_and_its_ids_stay() {
+async fn a_flushed_file_that_cannot_be_put_away_for_lack_of_room_is_put_away_later_and_its_ids_stay() {
     let disk = TestDisk::new();
     let no_name = Arc::new(NoName(disk.clone(), AtomicBool::new(false)));
     let log = Log::open(Options { disk: no_name.clone(), ..options(Path::new("/data")) }).expect("opens");
     for _ in 0..2 {
         append(&log, &vec![event("a"); 5]).await;
-        log.maintain(Millis(2_000)).await.expect("settled");
+        log.maintain(Millis(2_000)).await.expect("flushed");
     }
     assert!(no_name.1.load(Ordering::Acquire), "the disk had no room once");
     log.close().await.expect("closed");
@@ -102,7 +102,7 @@ async fn a_settled_file_that_cannot_be_put_away_for_lack_of_room_is_put_away_lat
 }
 
 #[tokio::test]
-async fn the_only_journal_file_is_missed_although_nothing_is_settled() {
+async fn the_only_journal_file_is_missed_although_nothing_is_flushed() {
     let (_place, dir) = directory();
     let log = Log::open(Options { journal_bytes: 1 << 20, ..options(&dir) }).expect("opens");
     append(&log, &vec![event("a"); 100]).await;

@@ -27,7 +27,7 @@ fn options(dir: &Path) -> Options {
     options
 }
 
-/// A directory with settled and unsettled events, keys, client ids and a group.
+/// A directory with flushed and unflushed events, keys, client ids and a group.
 async fn filled(dir: &Path) {
     let log = Log::open(options(dir)).expect("opens");
     for round in 0..8_u128 {
@@ -35,7 +35,7 @@ async fn filled(dir: &Path) {
         append(&log, &keyed.collect::<Vec<_>>()).await;
         append(&log, &vec![event("plain").payload(format!("\"{}\"", "x".repeat(150))); 10]).await;
     }
-    log.maintain(Millis(2_000)).await.expect("settled");
+    log.maintain(Millis(2_000)).await.expect("flushed");
     append(&log, &[event("plain"), event("keyed").key("3")]).await;
     let group = promethean_event::Group::parse("g").expect("a group");
     let state = GroupState { floor: 5, ..GroupState::default() };
@@ -311,7 +311,7 @@ async fn a_flipped_bit_anywhere_is_reported_or_harmless_and_never_served() {
         append(&log, &keyed.collect::<Vec<_>>()).await;
         append(&log, &vec![event("a").payload(format!("\"{}\"", "y".repeat(99))); 5]).await;
     }
-    log.maintain(Millis(2_000)).await.expect("settled");
+    log.maintain(Millis(2_000)).await.expect("flushed");
     append(&log, &vec![event("a"); 20]).await;
     let whole = read_all(&log, "a").await;
     log.close().await.expect("closed");

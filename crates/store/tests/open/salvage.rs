@@ -64,7 +64,7 @@ async fn a_segment_with_a_damaged_head_is_saved_whole() {
 }
 
 #[tokio::test]
-async fn without_a_manifest_the_unsettled_events_are_saved_too() {
+async fn without_a_manifest_the_unflushed_events_are_saved_too() {
     for missing in [false, true] {
         let (saved, plain, keyed) = saved_after(|dir| {
             flip(&dir.join("MANIFEST"), 40, 1);
@@ -123,7 +123,7 @@ async fn a_bad_sector_costs_what_is_in_it_and_the_doctor_goes_on_past_it() {
         for _ in 0..20 {
             append(&log, &vec![event("a").payload(format!("\"{}\"", "x".repeat(150))); 5]).await;
         }
-        log.maintain(Millis(2_000)).await.expect("settled");
+        log.maintain(Millis(2_000)).await.expect("flushed");
         for _ in 0..60 {
             append(&log, &[event("a").payload(format!("\"{}\"", "x".repeat(150)))]).await;
         }

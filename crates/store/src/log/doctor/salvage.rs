@@ -9,15 +9,16 @@ use bytes::Bytes;
 use promethean_event::{Seq, Topic};
 use serde::Serialize;
 
-use super::super::codec::Held;
-use super::super::disk::{Disk, Real, read_around};
-use super::super::ids::Table;
-use super::super::manifest::{Manifest, TopicEntry};
-use super::super::options::{OpenError, Options};
-use super::super::segment::{Meta, Writer, topic_dir};
-use super::super::{rebuild, recovery};
 use super::sources::{Found, Sources};
 use super::{blocks, recognise};
+use crate::log::commit::codec::Held;
+use crate::log::disk::{Disk, Real, read_around};
+use crate::log::flush::ids::Table;
+use crate::log::flush::manifest::{Manifest, TopicEntry};
+use crate::log::flush::segment::{Meta, Writer, topic_dir};
+use crate::log::open::rebuild;
+use crate::log::open::recovery;
+use crate::log::options::{OpenError, Options};
 
 /// What was saved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -83,9 +84,9 @@ struct Count<'a> {
     /// The segments that the manifest names, and how many of their events were found.
     segments: &'a [Meta],
     found: Vec<u64>,
-    /// The last seq that was settled, as far as the manifest knows.
-    settled: Seq,
-    /// The event that comes next, after the settled ones.
+    /// The last seq that was flushed, as far as the manifest knows.
+    flushed: Seq,
+    /// The event that comes next, after the flushed ones.
     next: Seq,
     missing: u64,
 }
@@ -93,7 +94,7 @@ struct Count<'a> {
 impl Count<'_> {
     /// Counts an event; they ascend.
     fn saw(&mut self, seq: Seq) {
-        if seq <= self.settled {
+        if seq <= self.flushed {
             let at = self.segments.partition_point(|meta| meta.last_seq < seq);
             if self.segments.get(at).is_some_and(|meta| meta.first_seq <= seq) {
                 self.found[at] += 1;
@@ -122,7 +123,7 @@ fn write_topic(
     let Found { entry, expected, first, files, recent } = found;
     let (before, known_last) = (entry.last_seq, entry.last);
     let mut count =
-        Count { segments: expected, found: vec![0; expected.len()], settled: before, next: *first, missing: 0 };
+        Count { segments: expected, found: vec![0; expected.len()], flushed: before, next: *first, missing: 0 };
     let (mut writer, mut last): (Option<Writer>, Seq) = (None, 0);
     let (mut events, mut losses) = (0, Vec::new());
     let mut push = |seq: Seq, held: &Held, entry: &mut TopicEntry| {

@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use promethean_event::{Group, Seq, Topic};
 
-use super::super::codec::{Held, Reader};
-use super::super::disk::{Disk, Mode, read_around};
-use super::super::entry::Entry;
-use super::super::manifest::TopicEntry;
-use super::super::segment::{Meta, head, topic_dir};
-use super::super::{journal, recovery};
 use super::blocks;
 use super::salvage::unreadable;
+use crate::log::commit::codec::{Held, Reader};
+use crate::log::commit::entry::Entry;
+use crate::log::commit::journal;
+use crate::log::disk::{Disk, Mode, read_around};
+use crate::log::flush::manifest::TopicEntry;
+use crate::log::flush::segment::{Meta, head, topic_dir};
+use crate::log::open::recovery;
 
 /// What is known of a topic while it is put together.
 pub(super) struct Found {
@@ -65,12 +66,12 @@ pub(super) struct Sources {
 
 impl Sources {
     pub(super) fn read(disk: &dyn Disk, from: &Path) -> Self {
-        let (mut all, mut numbers, mut settled) = (Self::default(), BTreeMap::new(), 0);
+        let (mut all, mut numbers, mut flushed) = (Self::default(), BTreeMap::new(), 0);
         let manifest = recovery::read_manifest(disk, from);
         let known = manifest.is_ok();
         match manifest {
             Ok(manifest) => {
-                settled = manifest.settled;
+                flushed = manifest.flushed;
                 for (number, entry) in manifest.topics {
                     numbers.insert(number, entry.name.clone());
                     all.topics.insert(entry.name.clone(), Found::new(entry));
@@ -81,7 +82,7 @@ impl Sources {
             )),
         }
         all.find_segments(disk, from, &mut numbers, known);
-        all.read_journal(disk, from, &mut numbers, settled);
+        all.read_journal(disk, from, &mut numbers, flushed);
         all
     }
 
@@ -125,13 +126,13 @@ impl Sources {
     }
 
     /// Everything whole in the journal, in order; what does not fit is passed over.
-    fn read_journal(&mut self, disk: &dyn Disk, from: &Path, numbers: &mut BTreeMap<u32, Topic>, settled: u64) {
-        if let Err(error) = recovery::unsettled(disk, from, settled) {
+    fn read_journal(&mut self, disk: &dyn Disk, from: &Path, numbers: &mut BTreeMap<u32, Topic>, flushed: u64) {
+        if let Err(error) = recovery::unflushed(disk, from, flushed) {
             self.losses.push(error.to_string());
         }
         let (mut files, mut sealed_end) = (Vec::new(), None);
         let there = journal::files(disk, &from.join("journal")).unwrap_or_default();
-        for (number, path) in there.into_iter().filter(|(number, _)| *number > settled).rev() {
+        for (number, path) in there.into_iter().filter(|(number, _)| *number > flushed).rev() {
             let (mut bytes, bad) = match read_around(disk, &path) {
                 Ok(read) => read,
                 Err(error) => {

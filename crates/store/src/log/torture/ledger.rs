@@ -6,8 +6,8 @@ use bytes::Bytes;
 use promethean_event::{Event, EventId, Group, NewEvent, Seq, Topic};
 
 use super::workload::TOPICS;
+use crate::log::memtable::TopicState;
 use crate::log::shared::Shared;
-use crate::log::topic::TopicState;
 use crate::suite::topic;
 use crate::{Appended, GroupState, ReadMax, TopicSettings};
 
@@ -128,11 +128,11 @@ impl Ledger {
                 return Err(format!("{name} {} was answered at {when} and is not there", one.seq));
             }
         }
-        let settled = self.settings.iter().rposition(|(when, _)| *when <= at);
+        let flushed = self.settings.iter().rposition(|(when, _)| *when <= at);
         let now = shared.topic(&topic("a")).map(|state| state.inner.lock().settings.clone()).unwrap_or_default();
-        let later = &self.settings[settled.unwrap_or(0)..];
+        let later = &self.settings[flushed.unwrap_or(0)..];
         let fits = later.iter().any(|(_, settings)| *settings == now)
-            || (settled.is_none() && now == TopicSettings::default());
+            || (flushed.is_none() && now == TopicSettings::default());
         if fits { Ok(()) } else { Err("settings that were answered are not there".to_owned()) }
     }
 

@@ -10,8 +10,11 @@ mod workload;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::disk::test::{Fault, Survival, TestDisk};
-use super::{Log, Options, Sync, recovery};
+use crate::log::Log;
+use crate::log::Options;
+use crate::log::Sync;
+use crate::log::disk::test::{Fault, Survival, TestDisk};
+use crate::log::open::recovery;
 use crate::suite::event;
 use crate::{Error, EventLog, Outcome, Store};
 use ledger::Ledger;
@@ -108,14 +111,14 @@ pub fn crash_everywhere(seed: u64, kind: Kind, sync: Sync) -> Result<u64, String
     }
 }
 
-/// Opens what a crash left behind, holds it against the ledger, settles what waits, and looks again. `last`: nobody
+/// Opens what a crash left behind, holds it against the ledger, flushes what waits, and looks again. `last`: nobody
 /// will look at the disk afterwards, so the store need not be closed in peace.
 fn recover(disk: &TestDisk, sync: Sync, ledger: &Ledger, at: u64, go_on: bool, last: bool) -> Result<(), String> {
     let (shared, writer, lock) = recovery::open(options(disk, sync)).map_err(|error| error.to_string())?;
     ledger.check(&shared, at, sync == Sync::Always)?;
-    let sealed: Vec<_> = shared.settling.lock().sealed.drain(..).collect();
+    let sealed: Vec<_> = shared.flushing.lock().sealed.drain(..).collect();
     for sealed in &sealed {
-        shared.settle(sealed).map_err(|trouble| format!("settling failed: {trouble:?}"))?;
+        shared.flush(sealed).map_err(|trouble| format!("flushing failed: {trouble:?}"))?;
     }
     if !sealed.is_empty() {
         ledger.check(&shared, at, sync == Sync::Always)?;
@@ -175,8 +178,8 @@ pub fn fail_in_recovery(seed: u64, kind: Kind, fault: Fault) -> Result<u64, Stri
                 let opened = recovery::open(options(&disk, Sync::Always));
                 if let Ok((shared, ..)) = &opened {
                     ledger.check(shared, at, true).map_err(name)?;
-                    let sealed: Vec<_> = shared.settling.lock().sealed.drain(..).collect();
-                    let _ = sealed.iter().try_for_each(|sealed| shared.settle(sealed));
+                    let sealed: Vec<_> = shared.flushing.lock().sealed.drain(..).collect();
+                    let _ = sealed.iter().try_for_each(|sealed| shared.flush(sealed));
                 }
                 let (left, failed) = (disk.copy(), disk.has_failed());
                 disk.power_off();

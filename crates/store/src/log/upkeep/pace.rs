@@ -11,19 +11,19 @@ const LONGEST: Duration = Duration::from_millis(50);
 
 /// The pace of one job.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(in crate::log) struct Pace {
     since: Instant,
     /// Events that were appended by then.
     appended: u64,
 }
 
 impl Pace {
-    pub(super) fn new(now: Instant, appended: u64) -> Self {
+    pub(in crate::log) fn new(now: Instant, appended: u64) -> Self {
         Self { since: now, appended }
     }
 
     /// How long to pause now, if somebody published since the last look.
-    pub(super) fn pause(&mut self, now: Instant, appended: u64) -> Option<Duration> {
+    pub(in crate::log) fn pause(&mut self, now: Instant, appended: u64) -> Option<Duration> {
         let worked = now.saturating_duration_since(self.since);
         if worked < PIECE {
             return None;

@@ -12,21 +12,21 @@ use std::time::Instant;
 
 use promethean_event::{Millis, Seq};
 
-use super::codec::Held;
-use super::index::{self, Removals, View};
-use super::pace::Pace;
-use super::segment::{Meta, Writer, topic_dir};
-use super::settle::Trouble;
-use super::shared::Shared;
-use super::topic::TopicState;
+use crate::log::commit::codec::Held;
+use crate::log::flush::Trouble;
+use crate::log::flush::index::{self, Removals, View};
+use crate::log::flush::segment::{Meta, Writer, topic_dir};
+use crate::log::memtable::TopicState;
+use crate::log::shared::Shared;
+use crate::log::upkeep::pace::Pace;
 use crate::{Compaction, Error, Result, TopicSettings};
 
-/// What is unsettled is much when it is this part of a journal file. Smaller runs would make segments slow to open.
+/// What is unflushed is much when it is this part of a journal file. Smaller runs would make segments slow to open.
 const MUCH: u64 = 8;
 
 impl Shared {
     /// Applies retention and compaction to all topics. `force`: also where there is little to gain.
-    pub(super) fn maintain(&self, now: Millis, force: bool) -> std::result::Result<(), Trouble> {
+    pub(in crate::log) fn maintain(&self, now: Millis, force: bool) -> std::result::Result<(), Trouble> {
         let mut compacted = self.maintenance.lock();
         if !self.swept.swap(true, Ordering::AcqRel) {
             self.sweep()?;
@@ -37,12 +37,12 @@ impl Shared {
             dropped |= self.retain(topic, now)?;
             let settings = topic.inner.lock().settings.clone();
             let Some(compaction) = settings.compaction else { continue };
-            let (settled, events, tombstone) = {
+            let (flushed, events, tombstone) = {
                 let inner = topic.inner.lock();
                 let last = inner.segments.last().map_or(0, |last| last.last_seq);
                 (last, inner.segments.iter().map(|meta| meta.events).sum::<u64>(), inner.tombstone)
             };
-            let since = settled.saturating_sub(compacted.get(&topic.number).copied().unwrap_or(0));
+            let since = flushed.saturating_sub(compacted.get(&topic.number).copied().unwrap_or(0));
             let much = since > 0 && since >= events / 4;
             if force || much || tombstone.is_some_and(|oldest| is_overdue(oldest, compaction, now)) {
                 match self.compact(topic, compaction, now) {
@@ -51,7 +51,7 @@ impl Shared {
                     }
                     done => done?,
                 }
-                compacted.insert(topic.number, settled);
+                compacted.insert(topic.number, flushed);
             }
         }
         if dropped {
@@ -60,37 +60,37 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the journal is to be settled before it is full. Retention and compaction go by segments, so what they
-    /// wait for in memory is settled first; and what is much is settled although nothing follows it: an idle hub is small.
-    /// Not while another file is being settled: the next one would have to wait for it, and publishers too.
-    pub(super) fn waits_to_be_settled(&self) -> bool {
-        if !self.settling.lock().sealed.is_empty() {
+    /// Whether the journal is to be flushed before it is full. Retention and compaction go by segments, so what they
+    /// wait for in memory is flushed first; and what is much is flushed although nothing follows it: an idle hub is small.
+    /// Not while another file is being flushed: the next one would have to wait for it, and publishers too.
+    pub(in crate::log) fn waits_to_be_flushed(&self) -> bool {
+        if !self.flushing.lock().sealed.is_empty() {
             return false;
         }
         let much = self.options.journal_bytes / MUCH;
         let topics = self.topics.read().by_number.clone();
-        let mut unsettled = 0;
+        let mut unflushed = 0;
         topics.iter().any(|topic| {
             let inner = topic.inner.lock();
-            unsettled += inner.tail_size().1;
-            unsettled >= much || (inner.has_tail() && inner.settings != TopicSettings::default())
+            unflushed += inner.tail_size().1;
+            unflushed >= much || (inner.has_tail() && inner.settings != TopicSettings::default())
         })
     }
 
     /// Removes files that a crash left behind: those that the manifest does not name, and nobody is writing.
     fn sweep(&self) -> std::result::Result<(), Trouble> {
         let (disk, dir) = (&*self.options.disk, &self.options.dir);
-        // Settling holds this lock as long as it has files that are not named yet; compaction is not running.
+        // Flushing holds this lock as long as it has files that are not named yet; compaction is not running.
         let manifest = self.manifest.lock();
         let mut named: HashSet<PathBuf> =
-            manifest.tables.iter().map(|table| super::ids::path(dir, table.number)).collect();
+            manifest.tables.iter().map(|table| crate::log::flush::ids::path(dir, table.number)).collect();
         let mut dirs = vec![dir.join("ids")];
         for (number, topic) in &manifest.topics {
             named.extend(topic.segments.iter().map(|meta| meta.path(dir, *number)));
             dirs.push(topic_dir(dir, *number));
         }
         for dir in dirs {
-            // A topic that has nothing settled has no directory.
+            // A topic that has nothing flushed has no directory.
             for name in disk.list(&dir).unwrap_or_default() {
                 let path = dir.join(&name);
                 if (name.ends_with(".seg") || name.ends_with(".ids")) && !named.contains(&path) {
@@ -227,9 +227,9 @@ impl Shared {
             let mut manifest = self.manifest.lock();
             manifest.generation += 1;
             let segments = manifest.topics.get(&topic.number).map(|entry| entry.segments.clone());
-            // Until it is done, settling begins a new segment instead of adding to one of these.
+            // Until it is done, flushing begins a new segment instead of adding to one of these.
             self.frozen.store(topic.number, Ordering::Release);
-            // Under this lock: what is settled from now on is none of these segments' and is remembered anew.
+            // Under this lock: what is flushed from now on is none of these segments' and is remembered anew.
             let tombstone = topic.inner.lock().tombstone.take();
             (segments.unwrap_or_default(), manifest.generation, tombstone)
         };

@@ -9,25 +9,25 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 use promethean_event::{EventId, Seq};
 
-use super::codec::Held;
-use super::disk::read_all;
-use super::ids::{self, At, Table, TableMeta};
-use super::index::{self, Additions, Index, Latest};
-use super::manifest::Manifest;
-use super::options::{OpenError, Options};
-use super::recovery::io_error;
-use super::segment::{Meta, Segment};
 use crate::Error;
+use crate::log::commit::codec::Held;
+use crate::log::disk::read_all;
+use crate::log::flush::ids::{self, At, Table, TableMeta};
+use crate::log::flush::index::{self, Additions, Index, Latest};
+use crate::log::flush::manifest::Manifest;
+use crate::log::flush::segment::{Meta, Segment};
+use crate::log::open::recovery::io_error;
+use crate::log::options::{OpenError, Options};
 
 /// Entries that are collected before they are written.
 const BATCH: usize = 500_000;
 
 /// What is opened beside the segments.
-pub(super) type Caches = (Index, Vec<Arc<Table>>, Manifest);
+pub(in crate::log) type Caches = (Index, Vec<Arc<Table>>, Manifest);
 
 /// What to do about a block that is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Damage {
+pub(in crate::log) enum Damage {
     /// Nothing is changed then, and the block is named.
     Refused,
     /// The rest is enough to go on with: said in the log, and the index remembers that it does not know all.
@@ -35,13 +35,13 @@ pub(super) enum Damage {
 }
 
 /// Opens the index and the id tables; what is missing, unreadable or too old is made anew.
-pub(super) fn open_index(options: &Options, manifest: Manifest) -> Result<Caches, OpenError> {
+pub(in crate::log) fn open_index(options: &Options, manifest: Manifest) -> Result<Caches, OpenError> {
     let dir = &options.dir;
-    let settled_any = manifest.topics.values().any(|topic| !topic.segments.is_empty());
-    let index = match check_index(options, &manifest, settled_any) {
+    let flushed_any = manifest.topics.values().any(|topic| !topic.segments.is_empty());
+    let index = match check_index(options, &manifest, flushed_any) {
         Ok(index) => Some(index),
         Err(error) => {
-            if settled_any {
+            if flushed_any {
                 tracing::warn!(%error, "the index is made anew from the segments");
             }
             None
@@ -56,8 +56,8 @@ pub(super) fn open_index(options: &Options, manifest: Manifest) -> Result<Caches
     }
 }
 
-/// The index, if it is whole and knows everything that is settled.
-fn check_index(options: &Options, manifest: &Manifest, settled_any: bool) -> Result<Index, Error> {
+/// The index, if it is whole and knows everything that is flushed.
+fn check_index(options: &Options, manifest: &Manifest, flushed_any: bool) -> Result<Index, Error> {
     let (disk, dir) = (&options.disk, &options.dir);
     let path = dir.join(index::NAME);
     // redb looks at checksums only when it is asked to: a flipped bit could make it say that something is not there.
@@ -66,12 +66,12 @@ fn check_index(options: &Options, manifest: &Manifest, settled_any: bool) -> Res
         Index::check(bytes)?;
     }
     let index = Index::open(disk, dir, options.index_cache_bytes)?;
-    match index.settled()? {
-        None if settled_any => Err(Error::Damaged("there is nothing in it".to_owned())),
-        settled if settled.unwrap_or(0) < manifest.settled => Err(Error::Damaged(format!(
+    match index.flushed()? {
+        None if flushed_any => Err(Error::Damaged("there is nothing in it".to_owned())),
+        flushed if flushed.unwrap_or(0) < manifest.flushed => Err(Error::Damaged(format!(
             "it ends at journal file {}, the manifest at {}",
-            settled.unwrap_or(0),
-            manifest.settled
+            flushed.unwrap_or(0),
+            manifest.flushed
         ))),
         _ => Ok(index),
     }
@@ -79,7 +79,7 @@ fn check_index(options: &Options, manifest: &Manifest, settled_any: bool) -> Res
 
 /// Makes the index (where none is given) and the id tables (unless they are sound) from the segments, beside the old
 /// ones: where it fails, those are as they were.
-pub(super) fn rebuild(
+pub(in crate::log) fn rebuild(
     options: &Options,
     mut manifest: Manifest,
     index: Option<Index>,
@@ -167,7 +167,7 @@ impl<'a> Build<'a> {
             }
             self.flush_keys(*number)?;
         }
-        self.flush(Some(manifest.settled))?;
+        self.flush(Some(manifest.flushed))?;
         self.flush_ids()
     }
 
@@ -233,14 +233,14 @@ impl<'a> Build<'a> {
         if self.additions.keys.len() >= BATCH { self.flush(None) } else { Ok(()) }
     }
 
-    fn flush(&mut self, settled: Option<u64>) -> crate::Result<()> {
+    fn flush(&mut self, flushed: Option<u64>) -> crate::Result<()> {
         if !self.fresh_index {
             return Ok(());
         }
         let mut additions = take(&mut self.additions);
         additions.keys.sort_unstable_by(|(one, _), (two, _)| one.cmp(two));
         additions.clients.sort_unstable_by_key(|(id, _)| *id);
-        self.index.add(&additions, settled)
+        self.index.add(&additions, flushed)
     }
 
     fn flush_ids(&mut self) -> crate::Result<()> {

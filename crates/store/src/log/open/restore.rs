@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use promethean_event::{Event, Group, Topic};
 
-use super::codec::Held;
-use super::disk::{Disk, Real};
-use super::manifest::{Manifest, TopicEntry};
-use super::options::{OpenError, Options};
-use super::segment::{Writer, topic_dir};
-use super::{rebuild, recovery};
 use crate::GroupState;
 use crate::backup::{Reader, Record, TopicHead, Totals, Unreadable};
+use crate::log::commit::codec::Held;
+use crate::log::disk::{Disk, Real};
+use crate::log::flush::manifest::{Manifest, TopicEntry};
+use crate::log::flush::segment::{Writer, topic_dir};
+use crate::log::open::rebuild;
+use crate::log::open::recovery;
+use crate::log::options::{OpenError, Options};
 
 /// Why a backup was not restored. The directory is not one that a hub opens then; delete it, unless it was not empty
 /// before ([`OpenError::NotEmpty`]): then nothing was changed.

@@ -1,7 +1,7 @@
-//! Segments: the settled events of one topic.
+//! Segments: the flushed events of one topic.
 //!
 //! ```text
-//!  file   = head · run · run · …                 a run is what one settle added
+//!  file   = head · run · run · …                 a run is what one flush added
 //!  head   = "PRMTHSEG" · version:u32 · topic:u32 · name_len:u32 · name · crc:u32
 //!  run    = block · block · … · footer
 //!  block  = "BLK1" · crc:u32 · stored:u32 · raw:u32 · first_seq:u64 · base_ts:u64 · count:u32 · codec:u32 · data
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Invariants: seqs ascend through the file, with holes where compaction or a trim took events away. The manifest
-//! says how long the file is; what lies behind that is left from a settle that was cut short, and is written over.
+//! says how long the file is; what lies behind that is left from a flush that was cut short, and is written over.
 //! A block is served only if its checksum is right.
 
 use std::io;
@@ -20,16 +20,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use promethean_event::{Event, Millis, Seq, Topic};
 
-use super::codec::{Held, Reader, put_event, u32_at, u64_at};
-use super::disk::{Disk, File, Mode};
+use crate::log::commit::codec::{Held, Reader, put_event, u32_at, u64_at};
+use crate::log::disk::{Disk, File, Mode};
 use crate::{Error, ReadMax, Result};
 
 const MAGIC: &[u8; 8] = b"PRMTHSEG";
 const VERSION: u32 = 1;
-pub(super) const BLOCK: &[u8; 4] = b"BLK1";
+pub(in crate::log) const BLOCK: &[u8; 4] = b"BLK1";
 const FOOTER: &[u8; 4] = b"IDX1";
 const END: &[u8; 4] = b"END1";
-pub(super) const BLOCK_HEAD: usize = 40;
+pub(in crate::log) const BLOCK_HEAD: usize = 40;
 const FOOTER_HEAD: usize = 24;
 const ENTRY: usize = 40;
 const TRAILER: usize = 16;
@@ -38,25 +38,25 @@ const CHUNK: usize = 1 << 20;
 
 /// What the manifest knows of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Meta {
-    pub(super) first_seq: Seq,
-    pub(super) last_seq: Seq,
+pub(in crate::log) struct Meta {
+    pub(in crate::log) first_seq: Seq,
+    pub(in crate::log) last_seq: Seq,
     /// How often its events were rewritten; part of the name.
-    pub(super) generation: u64,
+    pub(in crate::log) generation: u64,
     /// Bytes that count.
-    pub(super) len: u64,
-    pub(super) events: u64,
+    pub(in crate::log) len: u64,
+    pub(in crate::log) events: u64,
     /// Of the events in the wire form.
-    pub(super) bytes: u64,
-    pub(super) max_ts: u64,
-    pub(super) first_appended: u64,
-    pub(super) max_appended: u64,
+    pub(in crate::log) bytes: u64,
+    pub(in crate::log) max_ts: u64,
+    pub(in crate::log) first_appended: u64,
+    pub(in crate::log) max_appended: u64,
     /// Whether any event has a key, or an id that a client made: then the index has entries of it.
-    pub(super) indexed: bool,
+    pub(in crate::log) indexed: bool,
 }
 
 impl Meta {
-    pub(super) fn path(&self, dir: &Path, topic: u32) -> PathBuf {
+    pub(in crate::log) fn path(&self, dir: &Path, topic: u32) -> PathBuf {
         let name = match self.generation {
             0 => format!("{:018}.seg", self.first_seq),
             generation => format!("{:018}.{generation}.seg", self.first_seq),
@@ -65,25 +65,25 @@ impl Meta {
     }
 }
 
-pub(super) fn topic_dir(dir: &Path, topic: u32) -> PathBuf {
+pub(in crate::log) fn topic_dir(dir: &Path, topic: u32) -> PathBuf {
     dir.join("topics").join(topic.to_string())
 }
 
 /// One block, as the footer has it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
-    pub(super) offset: u64,
+pub(in crate::log) struct Entry {
+    pub(in crate::log) offset: u64,
     len: u32,
     count: u32,
     first_seq: Seq,
-    pub(super) last_seq: Seq,
+    pub(in crate::log) last_seq: Seq,
     max_ts: u64,
 }
 
 /// Adds one run to a segment.
-pub(super) struct Writer {
-    pub(super) file: Arc<dyn File>,
-    pub(super) meta: Meta,
+pub(in crate::log) struct Writer {
+    pub(in crate::log) file: Arc<dyn File>,
+    pub(in crate::log) meta: Meta,
     /// Not written yet; its first byte belongs at `at`.
     out: Vec<u8>,
     at: u64,
@@ -100,7 +100,7 @@ pub(super) struct Writer {
 
 impl Writer {
     /// A new segment that begins with `first_seq`.
-    pub(super) fn create(
+    pub(in crate::log) fn create(
         disk: &dyn Disk,
         dir: &Path,
         topic: (u32, &Topic),
@@ -122,7 +122,13 @@ impl Writer {
     }
 
     /// Goes on with a segment.
-    pub(super) fn extend(disk: &dyn Disk, dir: &Path, topic: u32, meta: Meta, form: (usize, bool)) -> io::Result<Self> {
+    pub(in crate::log) fn extend(
+        disk: &dyn Disk,
+        dir: &Path,
+        topic: u32,
+        meta: Meta,
+        form: (usize, bool),
+    ) -> io::Result<Self> {
         let file = disk.open(&meta.path(dir, topic), Mode::Write)?;
         let mut trailer = [0; TRAILER];
         file.read_at(meta.len.saturating_sub(TRAILER as u64), &mut trailer)?;
@@ -150,7 +156,7 @@ impl Writer {
     }
 
     /// Collects its bytes in `memory`, which another writer is done with.
-    pub(super) fn reuse(mut self, mut memory: Vec<u8>) -> Self {
+    pub(in crate::log) fn reuse(mut self, mut memory: Vec<u8>) -> Self {
         memory.clear();
         memory.append(&mut self.out);
         self.out = memory;
@@ -158,11 +164,11 @@ impl Writer {
     }
 
     /// Bytes of the segment with what was pushed so far, about.
-    pub(super) fn size(&self) -> u64 {
+    pub(in crate::log) fn size(&self) -> u64 {
         self.at + self.out.len() as u64
     }
 
-    pub(super) fn push(&mut self, seq: Seq, event: &Held) -> io::Result<()> {
+    pub(in crate::log) fn push(&mut self, seq: Seq, event: &Held) -> io::Result<()> {
         if self.current.count == 0 {
             self.current.first_seq = seq;
             self.current.max_ts = 0;
@@ -229,7 +235,7 @@ impl Writer {
 
     /// Ends the run: writes the footer. The caller syncs the file, then the manifest may name the new length. The last
     /// of what it returns is memory for the next writer.
-    pub(super) fn finish(mut self) -> io::Result<(Arc<dyn File>, Meta, Vec<u8>)> {
+    pub(in crate::log) fn finish(mut self) -> io::Result<(Arc<dyn File>, Meta, Vec<u8>)> {
         self.end_block()?;
         let start = self.at + self.out.len() as u64;
         let mut footer = Vec::with_capacity(FOOTER_HEAD + self.entries.len() * ENTRY + TRAILER);
@@ -261,15 +267,15 @@ impl Writer {
 
 /// A segment that is open for reading.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(in crate::log) struct Segment {
     file: Arc<dyn File>,
     path: PathBuf,
     len: u64,
-    pub(super) blocks: Vec<Entry>,
+    pub(in crate::log) blocks: Vec<Entry>,
 }
 
 impl Segment {
-    pub(super) fn open(disk: &dyn Disk, path: PathBuf, len: u64) -> Result<Self> {
+    pub(in crate::log) fn open(disk: &dyn Disk, path: PathBuf, len: u64) -> Result<Self> {
         let file = disk.open(&path, Mode::Read).map_err(|error| failed(&path, 0, &error))?;
         let mut open = Self { file, path, len, blocks: Vec::new() };
         open.blocks = open.load_blocks()?;
@@ -277,7 +283,7 @@ impl Segment {
     }
 
     /// Bytes that count when it was opened.
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::log) fn len(&self) -> u64 {
         self.len
     }
 
@@ -329,7 +335,7 @@ impl Segment {
     }
 
     /// Calls `each` with the events from `seq` on until it says stop (`false`).
-    pub(super) fn scan(&self, seq: Seq, want: usize, mut each: impl FnMut(Seq, Held) -> bool) -> Result<()> {
+    pub(in crate::log) fn scan(&self, seq: Seq, want: usize, mut each: impl FnMut(Seq, Held) -> bool) -> Result<()> {
         let mut next = self.block_of(seq);
         let mut want = want.max(1);
         while next < self.blocks.len() {
@@ -363,7 +369,7 @@ impl Segment {
     }
 
     /// Adds events from `seq` on to `out`; whether there is room for more.
-    pub(super) fn read(&self, topic: &Topic, seq: Seq, max: ReadMax, out: &mut Vec<Event>) -> Result<bool> {
+    pub(in crate::log) fn read(&self, topic: &Topic, seq: Seq, max: ReadMax, out: &mut Vec<Event>) -> Result<bool> {
         let mut bytes: usize = out.iter().map(|event| event.body.len()).sum();
         let mut room = out.len() < max.events;
         if !room {
@@ -383,7 +389,7 @@ impl Segment {
     }
 
     /// The events at exactly these seqs, which ascend.
-    pub(super) fn pick(&self, topic: &Topic, seqs: &[Seq], out: &mut Vec<Event>) -> Result<()> {
+    pub(in crate::log) fn pick(&self, topic: &Topic, seqs: &[Seq], out: &mut Vec<Event>) -> Result<()> {
         let mut rest = seqs;
         while let Some(&first) = rest.first() {
             let Some(block) = self.blocks.get(self.block_of(first)) else { return Ok(()) };
@@ -407,7 +413,7 @@ impl Segment {
     }
 
     /// The first event from `from` on whose time is ≥ `ts`.
-    pub(super) fn first_since(&self, ts: Millis, from: Seq) -> Result<Option<Seq>> {
+    pub(in crate::log) fn first_since(&self, ts: Millis, from: Seq) -> Result<Option<Seq>> {
         let start = self.block_of(from);
         for block in self.blocks[start..].iter().filter(|block| block.max_ts >= ts.0) {
             let mut found = None;
@@ -425,7 +431,7 @@ impl Segment {
     }
 
     /// How many events are before `seq`, and their bytes in the wire form.
-    pub(super) fn before(&self, seq: Seq) -> Result<(u64, u64)> {
+    pub(in crate::log) fn before(&self, seq: Seq) -> Result<(u64, u64)> {
         let (mut events, mut bytes) = (0, 0);
         self.scan(0, CHUNK, |at, event| {
             if at < seq {
@@ -452,14 +458,14 @@ impl Entry {
 }
 
 impl Held {
-    pub(super) fn at(self, topic: &Topic, seq: Seq) -> Event {
+    pub(in crate::log) fn at(self, topic: &Topic, seq: Seq) -> Event {
         let Held { id, ts, appended, spans, body, .. } = self;
         Event { id, seq, ts, appended, topic: topic.clone(), spans, body }
     }
 }
 
 /// The block at the beginning of `bytes`: its length and its events.
-pub(super) fn decode(bytes: &Bytes) -> Option<(usize, Vec<(Seq, Held)>)> {
+pub(in crate::log) fn decode(bytes: &Bytes) -> Option<(usize, Vec<(Seq, Held)>)> {
     let head = bytes.get(..BLOCK_HEAD)?;
     let end = BLOCK_HEAD + u32_at(head, 8) as usize;
     if &head[..4] != BLOCK || crc32fast::hash(bytes.get(8..end)?) != u32_at(head, 4) {
@@ -481,7 +487,7 @@ pub(super) fn decode(bytes: &Bytes) -> Option<(usize, Vec<(Seq, Held)>)> {
 }
 
 /// The topic that a segment file says it is of, and where its first block is.
-pub(super) fn head(bytes: &[u8]) -> Option<(u32, Topic, usize)> {
+pub(in crate::log) fn head(bytes: &[u8]) -> Option<(u32, Topic, usize)> {
     let name_end = 20_usize.checked_add(u32_at(bytes, 16) as usize)?;
     let name = std::str::from_utf8(bytes.get(20..name_end)?).ok()?;
     if &bytes[..8] != MAGIC || crc32fast::hash(&bytes[..name_end]) != u32_at(bytes, name_end) {
@@ -490,13 +496,13 @@ pub(super) fn head(bytes: &[u8]) -> Option<(u32, Topic, usize)> {
     Some((u32_at(bytes, 12), Topic::parse(name).ok()?, name_end + 4))
 }
 
-pub(super) fn damaged(path: &Path, offset: u64, what: &str) -> Error {
+pub(in crate::log) fn damaged(path: &Path, offset: u64, what: &str) -> Error {
     Error::Damaged(format!(
         "{} is damaged at offset {offset}: {what}; `promethean doctor` says what can be saved",
         path.display()
     ))
 }
 
-pub(super) fn failed(path: &Path, offset: u64, error: &io::Error) -> Error {
+pub(in crate::log) fn failed(path: &Path, offset: u64, error: &io::Error) -> Error {
     Error::Damaged(format!("{} could not be read at offset {offset}: {error}", path.display()))
 }

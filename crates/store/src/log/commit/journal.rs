@@ -18,39 +18,39 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::codec::{u32_at, u64_at};
-use super::disk::{Disk, File, Mode};
+use crate::log::commit::codec::{u32_at, u64_at};
+use crate::log::disk::{Disk, File, Mode};
 
 const MAGIC: &[u8; 8] = b"PRMTHJNL";
 const VERSION: u32 = 1;
 const FRAME: &[u8; 4] = b"FRM1";
 /// Where the first frame is.
-pub(super) const FIRST: u64 = 4096;
+pub(in crate::log) const FIRST: u64 = 4096;
 /// Bytes of a frame before its payload.
-pub(super) const FRAME_HEAD: usize = 32;
+pub(in crate::log) const FRAME_HEAD: usize = 32;
 /// Where no frame begins.
 const NO_FRAME: &[u8] = &[0; 8];
 /// A file that waits for its next life.
 const SPARE: &str = "spare";
 
 /// The name of a journal file.
-pub(super) fn name(number: u64) -> String {
+pub(in crate::log) fn name(number: u64) -> String {
     format!("{number:08}.wal")
 }
 
 /// The number in a journal file's name.
-pub(super) fn number(name: &str) -> Option<u64> {
+pub(in crate::log) fn number(name: &str) -> Option<u64> {
     name.strip_suffix(".wal")?.parse().ok()
 }
 
 /// The file that frames are written to.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(in crate::log) struct Journal {
     file: Arc<dyn File>,
-    pub(super) number: u64,
+    pub(in crate::log) number: u64,
     salt: u64,
     /// Where the next frame goes.
-    pub(super) offset: u64,
+    pub(in crate::log) offset: u64,
     /// Bytes that are there already: writing over them does not grow the file.
     allocated: u64,
     /// Frames that have got their place.
@@ -64,7 +64,7 @@ pub(super) struct Journal {
 }
 
 /// Where a frame is to be written.
-pub(super) struct Place {
+pub(in crate::log) struct Place {
     file: Arc<dyn File>,
     offset: u64,
     /// The file grew before it.
@@ -73,7 +73,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Writes the frame and makes it durable.
-    pub(super) fn write_durably(&self, frame: &[u8]) -> io::Result<()> {
+    pub(in crate::log) fn write_durably(&self, frame: &[u8]) -> io::Result<()> {
         if !self.grown {
             return self.file.write_durably(self.offset, frame);
         }
@@ -84,17 +84,17 @@ impl Place {
 }
 
 /// What a new file is made from.
-pub(super) struct Next<'a> {
-    pub(super) disk: &'a dyn Disk,
-    pub(super) dir: &'a Path,
-    pub(super) number: u64,
-    pub(super) previous_end: u64,
-    pub(super) step: u64,
+pub(in crate::log) struct Next<'a> {
+    pub(in crate::log) disk: &'a dyn Disk,
+    pub(in crate::log) dir: &'a Path,
+    pub(in crate::log) number: u64,
+    pub(in crate::log) previous_end: u64,
+    pub(in crate::log) step: u64,
 }
 
 impl Journal {
     /// Starts a file, from the spare one where there is one.
-    pub(super) fn create(next: &Next<'_>) -> io::Result<Self> {
+    pub(in crate::log) fn create(next: &Next<'_>) -> io::Result<Self> {
         let Next { disk, dir, number, previous_end, step } = *next;
         let spare = dir.join(SPARE);
         let file = match disk.open(&spare, Mode::Write) {
@@ -128,7 +128,7 @@ impl Journal {
     }
 
     /// Goes on with a file where recovery found its end.
-    pub(super) fn resume(disk: &dyn Disk, dir: &Path, number: u64, scan: &Scan, step: u64) -> io::Result<Self> {
+    pub(in crate::log) fn resume(disk: &dyn Disk, dir: &Path, number: u64, scan: &Scan, step: u64) -> io::Result<Self> {
         let file = disk.open(&dir.join(name(number)), Mode::Write)?;
         // What recovery took over is promised from now on, whatever mode wrote it, and so is its name.
         file.sync()?;
@@ -139,7 +139,7 @@ impl Journal {
     }
 
     /// Makes sure that `bytes` more, and `spare` after them, need no new space.
-    pub(super) fn reserve(&mut self, bytes: u64, spare: u64) -> io::Result<()> {
+    pub(in crate::log) fn reserve(&mut self, bytes: u64, spare: u64) -> io::Result<()> {
         let need = self.offset + bytes + spare;
         while self.allocated < need {
             let chunk = self.step.clamp(4096, 4 << 20);
@@ -151,19 +151,19 @@ impl Journal {
     }
 
     /// Whether `bytes` more fit into what is allocated already.
-    pub(super) fn fits(&self, bytes: u64) -> bool {
+    pub(in crate::log) fn fits(&self, bytes: u64) -> bool {
         self.offset + bytes <= self.allocated
     }
 
     /// Writes one frame.
-    pub(super) fn write(&mut self, frame: &mut Vec<u8>) -> io::Result<()> {
+    pub(in crate::log) fn write(&mut self, frame: &mut Vec<u8>) -> io::Result<()> {
         let place = self.place(frame)?;
         place.file.write_at(place.offset, frame)
     }
 
     /// Gives a frame its head and its place, where it is to be written next: where that fails, nothing may be written
     /// after it. `frame` begins with [`FRAME_HEAD`] bytes of room for its head.
-    pub(super) fn place(&mut self, frame: &mut Vec<u8>) -> io::Result<Place> {
+    pub(in crate::log) fn place(&mut self, frame: &mut Vec<u8>) -> io::Result<Place> {
         let len = frame.len() - FRAME_HEAD;
         let mut head = [0; FRAME_HEAD];
         head[..4].copy_from_slice(FRAME);
@@ -182,34 +182,34 @@ impl Journal {
     }
 
     /// The file, for a sync. What was written before it is durable once it has succeeded: see [`Self::synced_up_to`].
-    pub(super) fn handle(&self) -> Arc<dyn File> {
+    pub(in crate::log) fn handle(&self) -> Arc<dyn File> {
         self.file.clone()
     }
 
     /// Everything before `offset` is durable.
-    pub(super) fn synced_up_to(&mut self, offset: u64) {
+    pub(in crate::log) fn synced_up_to(&mut self, offset: u64) {
         self.synced = self.synced.max(offset);
     }
 
     /// Says that nothing was begun after the last frame: what is there is of the file's former life. Only so that the
     /// next start does not take it for a frame that was cut short.
-    pub(super) fn mark_end(&self) -> io::Result<()> {
+    pub(in crate::log) fn mark_end(&self) -> io::Result<()> {
         if self.fits(NO_FRAME.len() as u64) { self.file.write_at(self.offset, NO_FRAME) } else { Ok(()) }
     }
 
     /// Whether something is written that is not durable.
-    pub(super) fn is_dirty(&self) -> bool {
+    pub(in crate::log) fn is_dirty(&self) -> bool {
         self.synced < self.offset
     }
 
     /// Whether there is no frame yet.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::log) fn is_empty(&self) -> bool {
         self.frames == 0
     }
 }
 
-/// Keeps a settled file for its next life, or removes it when one is kept already.
-pub(super) fn retire(disk: &dyn Disk, dir: &Path, number: u64, keep: u64) -> io::Result<()> {
+/// Keeps a flushed file for its next life, or removes it when one is kept already.
+pub(in crate::log) fn retire(disk: &dyn Disk, dir: &Path, number: u64, keep: u64) -> io::Result<()> {
     let (old, spare) = (dir.join(name(number)), dir.join(SPARE));
     let short = disk.len(&old)? > keep;
     if short || disk.len(&spare).is_ok() {
@@ -221,7 +221,7 @@ pub(super) fn retire(disk: &dyn Disk, dir: &Path, number: u64, keep: u64) -> io:
 }
 
 /// All journal files, by number.
-pub(super) fn files(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+pub(in crate::log) fn files(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut files: Vec<_> = disk.list(dir)?.iter().filter_map(|name| Some((number(name)?, dir.join(name)))).collect();
     files.sort();
     Ok(files)
@@ -229,29 +229,29 @@ pub(super) fn files(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<(u64, PathBuf
 
 /// What is in a journal file.
 #[derive(Debug)]
-pub(super) struct Scan {
+pub(in crate::log) struct Scan {
     salt: u64,
     /// Where the file before this one ends.
-    pub(super) previous_end: u64,
+    pub(in crate::log) previous_end: u64,
     /// The payloads, as places in the file.
-    pub(super) frames: Vec<Range<usize>>,
+    pub(in crate::log) frames: Vec<Range<usize>>,
     /// Where the last whole frame ends.
-    pub(super) end: u64,
+    pub(in crate::log) end: u64,
     /// There are frames behind a hole: not promised to anyone, and the file must not be written to any more.
-    pub(super) holes: bool,
+    pub(in crate::log) holes: bool,
     /// There is the beginning of a frame after the end.
-    pub(super) torn: bool,
+    pub(in crate::log) torn: bool,
 }
 
 /// A place that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Damage {
-    pub(super) offset: u64,
-    pub(super) what: &'static str,
+pub(in crate::log) struct Damage {
+    pub(in crate::log) offset: u64,
+    pub(in crate::log) what: &'static str,
 }
 
 /// Reads a journal file. `sealed_end`: where the next file says that this one ends.
-pub(super) fn scan(bytes: &[u8], number: u64, sealed_end: Option<u64>) -> Result<Scan, Damage> {
+pub(in crate::log) fn scan(bytes: &[u8], number: u64, sealed_end: Option<u64>) -> Result<Scan, Damage> {
     let header = bytes.get(..44).unwrap_or_default();
     if header.len() < 44 || &header[..8] != MAGIC || crc32fast::hash(&header[..40]) != u32_at(header, 40) {
         return Err(Damage { offset: 0, what: "the header of the journal file is not whole" });
@@ -297,7 +297,7 @@ pub(super) fn scan(bytes: &[u8], number: u64, sealed_end: Option<u64>) -> Result
 }
 
 /// The payloads of all whole frames of a journal file, in order, whatever is between them.
-pub(super) fn salvage(bytes: &[u8]) -> Vec<Range<usize>> {
+pub(in crate::log) fn salvage(bytes: &[u8]) -> Vec<Range<usize>> {
     let (salt, mut frames, mut at) = (u64_at(bytes, 24), Vec::new(), FIRST as usize);
     while let Some(found) = find(bytes, at) {
         at = match frame_at(bytes, found, salt) {
@@ -312,7 +312,7 @@ pub(super) fn salvage(bytes: &[u8]) -> Vec<Range<usize>> {
 }
 
 /// Mends a header in which one bit is wrong: its checksum says which. Without its salt no frame could be read.
-pub(super) fn mend_header(bytes: &mut [u8]) {
+pub(in crate::log) fn mend_header(bytes: &mut [u8]) {
     let Some(header) = bytes.get_mut(..44) else { return };
     let whole = |header: &[u8]| crc32fast::hash(&header[..40]) == u32_at(header, 40);
     if whole(header) {
@@ -353,8 +353,8 @@ fn checksum(salt: u64, covered: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::disk::{Real, read_all};
     use super::*;
+    use crate::log::disk::{Real, read_all};
 
     /// A journal file with frames of many sizes, about `bytes` long, and where the frames' payloads are.
     fn sample(bytes: u64) -> (Vec<u8>, Vec<Vec<u8>>) {

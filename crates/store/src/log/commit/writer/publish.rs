@@ -5,9 +5,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use promethean_event::EventId;
 
-use super::super::shared::Shared;
-use super::super::topic::TopicState;
 use super::frame::{Answer, Change, Frame, Unseen};
+use crate::log::memtable::TopicState;
+use crate::log::shared::Shared;
 
 /// Events whose keys are taken in between two looks at the queue.
 const KEYS: usize = 64;

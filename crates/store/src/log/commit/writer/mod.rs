@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::closed;
-use super::journal::{FIRST, FRAME_HEAD, Journal, Next};
-use super::options::Sync;
-use super::queue::{Queued, Request};
-use super::shared::{Shared, is_full};
-use super::stats::Counters;
+use crate::log::closed;
+use crate::log::commit::journal::{FIRST, FRAME_HEAD, Journal, Next};
+use crate::log::commit::queue::{Queued, Request};
+use crate::log::options::Sync;
+use crate::log::shared::{Shared, is_full};
+use crate::log::stats::Counters;
 use crate::{Error, Result, Version};
 use build::Builder;
 use frame::{Frame, Unseen};
@@ -45,7 +45,7 @@ const MANY_KEYS: usize = 4096;
 
 /// What the writer's threads share.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(in crate::log) struct Writer {
     shared: Arc<Shared>,
     builder: Mutex<Builder>,
     file: Mutex<OpenFile>,
@@ -67,7 +67,7 @@ struct OpenFile {
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, journal: Journal, version: Version) -> Self {
+    pub(in crate::log) fn new(shared: Arc<Shared>, journal: Journal, version: Version) -> Self {
         let unseen = Arc::default();
         Self {
             builder: Mutex::new(Builder::new(shared.clone(), Arc::clone(&unseen), version)),
@@ -81,12 +81,12 @@ impl Writer {
     }
 
     /// How many threads run this: where nobody waits for the disk, a second one has nothing to do.
-    pub(super) fn threads(&self) -> usize {
+    pub(in crate::log) fn threads(&self) -> usize {
         if self.shared.options.sync == Sync::Always { 2 } else { 1 }
     }
 
     /// Works until the queue is closed and empty.
-    pub(super) fn run(&self) {
+    pub(in crate::log) fn run(&self) {
         let (mut frame, arrived) = (Frame::default(), Arc::default());
         while self.shared.queue.wait(&arrived) {
             self.turn(&mut frame);
@@ -97,7 +97,7 @@ impl Writer {
 
     /// Does in the caller's thread what takes a moment only: nothing that waits for the disk, for room or for another
     /// thread. Gives back what is for the writer's own.
-    pub(super) fn at_once(&self, request: Request) -> Option<Request> {
+    pub(in crate::log) fn at_once(&self, request: Request) -> Option<Request> {
         let bound = request.bound();
         if self.shared.options.sync == Sync::Always || bound > AT_ONCE || !request.is_plain() {
             return Some(request);
@@ -130,7 +130,7 @@ impl Writer {
     }
 
     /// Makes durable what is not yet, after the last frame.
-    pub(super) fn end(&self) {
+    pub(in crate::log) fn end(&self) {
         let mut file = self.free_file();
         if self.shared.failed().is_none() {
             // Nothing depends on it.
@@ -144,7 +144,7 @@ impl Writer {
     }
 
     /// Where frames are not synced one by one: does it at intervals, and holds nobody up meanwhile.
-    pub(super) fn sync_late(&self) {
+    pub(in crate::log) fn sync_late(&self) {
         let Sync::Interval(interval) = self.shared.options.sync else { return };
         let mut file = self.file.lock();
         while !file.ended {
@@ -313,7 +313,7 @@ impl Writer {
         self.fail("write", error)
     }
 
-    /// Ends the journal file, with what is built for it, and starts the next one. Waits while settling is behind.
+    /// Ends the journal file, with what is built for it, and starts the next one. Waits while flushing is behind.
     fn rotate(&self, builder: &mut Builder, frame: &mut Frame) -> Result<()> {
         if !frame.is_empty() {
             self.complete(frame, None);
@@ -321,14 +321,14 @@ impl Writer {
         if self.free_file().journal.is_empty() {
             return self.shared.failed().map_or(Ok(()), Err);
         }
-        self.wait_for_settling()?;
+        self.wait_for_flushing()?;
         let mut file = self.free_file();
         // Whoever has synced is the publisher by now: everything built becomes visible before the file is sealed.
         drop(self.publisher.lock());
         if let Some(error) = self.shared.failed() {
             return Err(error);
         }
-        // Settled events must not be able to get lost in the journal afterwards.
+        // Flushed events must not be able to get lost in the journal afterwards.
         if file.journal.is_dirty() {
             self.sync(&mut file.journal)?;
         }
@@ -341,24 +341,24 @@ impl Writer {
             step: step(options.journal_bytes),
         };
         file.journal = Journal::create(&next).map_err(|error| self.no_space(&error))?;
-        self.shared.settling.lock().sealed.push_back(builder.seal(number));
-        self.shared.settling_changed.notify_all();
+        self.shared.flushing.lock().sealed.push_back(builder.seal(number));
+        self.shared.flushing_changed.notify_all();
         Ok(())
     }
 
-    fn wait_for_settling(&self) -> Result<()> {
-        let mut settling = self.shared.settling.lock();
-        if !settling.sealed.is_empty() {
+    fn wait_for_flushing(&self) -> Result<()> {
+        let mut flushing = self.shared.flushing.lock();
+        if !flushing.sealed.is_empty() {
             Counters::add(&self.shared.counters.waits, 1);
         }
-        while !settling.sealed.is_empty() {
+        while !flushing.sealed.is_empty() {
             if let Some(error) = self.shared.failed() {
                 return Err(error);
             }
-            if let Some(reason) = &settling.no_room {
+            if let Some(reason) = &flushing.no_room {
                 return Err(Error::Refused(reason.clone()));
             }
-            self.shared.settling_changed.wait_for(&mut settling, LOOK);
+            self.shared.flushing_changed.wait_for(&mut flushing, LOOK);
         }
         Ok(())
     }
@@ -370,6 +370,6 @@ fn reserve(journal_bytes: u64) -> u64 {
 }
 
 /// How much a journal file grows at once: little while it is young, so that an idle hub stays small.
-pub(super) fn step(journal_bytes: u64) -> u64 {
+pub(in crate::log) fn step(journal_bytes: u64) -> u64 {
     (journal_bytes / 16).clamp(4096, 4 << 20)
 }

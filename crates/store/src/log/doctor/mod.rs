@@ -4,7 +4,7 @@
 //! put away, may see what is no damage. So what a look finds counts only where the next look finds it again, with the
 //! MANIFEST that the first one began with:
 //!
-//! - Under one manifest, what it names does not change, and no journal file after its `settled` is put away.
+//! - Under one manifest, what it names does not change, and no journal file after its `flushed` is put away.
 //! - A frame of the last journal file that a look has missed was durable by its end, and is whole to the next one.
 //! - The index is changed in its place: its bytes have to be the same as well.
 //!
@@ -19,15 +19,17 @@ use bytes::Bytes;
 use promethean_event::Seq;
 use serde::Serialize;
 
-use super::codec::Reader;
-use super::disk::{Disk, Real, read_all, read_around};
-use super::entry::Entry;
-use super::ids::Table;
-use super::index::Index;
-use super::manifest::{Manifest, TopicEntry};
-use super::options::{OpenError, Options};
-use super::segment::{Segment, decode, head};
-use super::{journal, rebuild, recovery};
+use crate::log::commit::codec::Reader;
+use crate::log::commit::entry::Entry;
+use crate::log::commit::journal;
+use crate::log::disk::{Disk, Real, read_all, read_around};
+use crate::log::flush::ids::Table;
+use crate::log::flush::index::Index;
+use crate::log::flush::manifest::{Manifest, TopicEntry};
+use crate::log::flush::segment::{Segment, decode, head};
+use crate::log::open::rebuild;
+use crate::log::open::recovery;
+use crate::log::options::{OpenError, Options};
 
 mod salvage;
 mod sources;
@@ -55,7 +57,7 @@ pub struct Finding {
 pub struct Report {
     /// Topics.
     pub topics: u64,
-    /// Whole events, settled or not.
+    /// Whole events, flushed or not.
     pub events: u64,
     /// Segments read.
     pub segments: u64,
@@ -126,7 +128,8 @@ pub fn check_on(disk: &dyn Disk, dir: &Path) -> Result<Report, OpenError> {
         if look.report.is_sound() {
             return Ok(look.report);
         }
-        let damage = before.map_or_else(Vec::new, |before| look.confirms(before, &dir.join(super::index::NAME)));
+        let damage =
+            before.map_or_else(Vec::new, |before| look.confirms(before, &dir.join(crate::log::flush::index::NAME)));
         if !damage.is_empty() {
             return Ok(Report { damage, ..look.report });
         }
@@ -146,7 +149,7 @@ struct Look {
 
 impl Look {
     fn take(disk: &dyn Disk, dir: &Path) -> Result<Self, OpenError> {
-        let bytes = read_all(disk, &dir.join(super::manifest::NAME)).ok();
+        let bytes = read_all(disk, &dir.join(crate::log::flush::manifest::NAME)).ok();
         let mut look = Self { report: Report::default(), manifest: bytes, index: None };
         let report = &mut look.report;
         let manifest = match recovery::read_manifest(disk, dir) {
@@ -162,7 +165,7 @@ impl Look {
         for (number, topic) in &manifest.topics {
             check_segments(disk, dir, *number, topic, report);
         }
-        check_journal(disk, dir, manifest.settled, report)?;
+        check_journal(disk, dir, manifest.flushed, report)?;
         look.index = check_caches(disk, dir, &manifest, report);
         Ok(look)
     }
@@ -179,7 +182,7 @@ impl Look {
 }
 
 /// What can be told of the rest: every block of every segment file, and the journal. Where a segment ends is not known, so
-/// what a settle left that did not come to its end is named as well.
+/// what a flush left that did not come to its end is named as well.
 fn check_without_manifest(disk: &dyn Disk, dir: &Path, report: &mut Report) -> Result<(), OpenError> {
     let files = sources::segment_files(disk, dir);
     report.topics = files.iter().map(|(number, _)| number).collect::<BTreeSet<_>>().len() as u64;
@@ -206,8 +209,8 @@ fn check_without_manifest(disk: &dyn Disk, dir: &Path, report: &mut Report) -> R
         }
     }
     let journal = journal::files(disk, &dir.join("journal")).unwrap_or_default();
-    let settled = journal.first().map_or(0, |(number, _)| number - 1);
-    check_journal(disk, dir, settled, report)
+    let flushed = journal.first().map_or(0, |(number, _)| number - 1);
+    check_journal(disk, dir, flushed, report)
 }
 
 /// Whether the directory is one of ours.
@@ -271,7 +274,7 @@ fn check_segments(disk: &dyn Disk, dir: &Path, number: u32, topic: &TopicEntry, 
     }
 }
 
-type Events = Vec<(Seq, super::codec::Held)>;
+type Events = Vec<(Seq, crate::log::commit::codec::Held)>;
 
 /// The whole blocks of a segment file, with their offsets, also around damage.
 fn blocks(bytes: &Bytes) -> impl Iterator<Item = (usize, Events)> + '_ {
@@ -282,22 +285,22 @@ fn blocks(bytes: &Bytes) -> impl Iterator<Item = (usize, Events)> + '_ {
 fn starts(bytes: &Bytes) -> impl Iterator<Item = (usize, Option<Events>)> + '_ {
     let mut at = head(bytes).map_or(0, |(_, _, start)| start);
     std::iter::from_fn(move || {
-        let start = at + bytes.get(at..)?.windows(4).position(|word| word == super::segment::BLOCK)?;
+        let start = at + bytes.get(at..)?.windows(4).position(|word| word == crate::log::flush::segment::BLOCK)?;
         let (len, events) = decode(&bytes.slice(start..)).map_or((1, None), |(len, events)| (len, Some(events)));
         at = start + len;
         Some((start, events))
     })
 }
 
-fn check_journal(disk: &dyn Disk, dir: &Path, settled: u64, report: &mut Report) -> Result<(), OpenError> {
-    match recovery::unsettled(disk, dir, settled) {
+fn check_journal(disk: &dyn Disk, dir: &Path, flushed: u64, report: &mut Report) -> Result<(), OpenError> {
+    match recovery::unflushed(disk, dir, flushed) {
         Err(OpenError::Damaged { file, offset, what }) => report.found(&file, offset, what, false),
         files => drop(files?),
     }
     // Also those around one that is missing.
     let files = journal::files(disk, &dir.join("journal")).unwrap_or_default();
     let (mut sealed_end, mut after) = (None, None);
-    for (number, path) in files.iter().rev().filter(|(number, _)| *number > settled) {
+    for (number, path) in files.iter().rev().filter(|(number, _)| *number > flushed) {
         report.journal_files += 1;
         if after.replace(*number).is_some_and(|after| after != number + 1) {
             sealed_end = None;
@@ -347,7 +350,7 @@ fn check_journal(disk: &dyn Disk, dir: &Path, settled: u64, report: &mut Report)
 /// The checksum of the index's bytes, where they can be read.
 fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut Report) -> Option<u32> {
     for meta in &manifest.tables {
-        let path = super::ids::path(dir, meta.number);
+        let path = crate::log::flush::ids::path(dir, meta.number);
         match Table::open_to_check(disk, dir, meta.clone()) {
             Err(error) => report.found(&path, 0, error.to_string(), true),
             Ok(table) => {
@@ -358,15 +361,15 @@ fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut R
         }
     }
     // Opening may repair, so a copy in memory is looked at, never the file.
-    let path = dir.join(super::index::NAME);
+    let path = dir.join(crate::log::flush::index::NAME);
     let bytes = read_all(disk, &path).map_err(|error| error.to_string());
     let seen = bytes.as_ref().ok().map(|bytes| crc32fast::hash(bytes));
-    let settled = bytes.and_then(|bytes| Index::check(bytes).map_err(|error| error.to_string()));
-    match settled {
+    let flushed = bytes.and_then(|bytes| Index::check(bytes).map_err(|error| error.to_string()));
+    match flushed {
         Err(what) => report.found(&path, 0, what, true),
-        Ok(settled) if settled.unwrap_or(0) < manifest.settled => {
-            let settled = settled.unwrap_or(0);
-            let what = format!("it ends at journal file {settled}, the manifest at {}", manifest.settled);
+        Ok(flushed) if flushed.unwrap_or(0) < manifest.flushed => {
+            let flushed = flushed.unwrap_or(0);
+            let what = format!("it ends at journal file {flushed}, the manifest at {}", manifest.flushed);
             report.found(&path, 0, what, true);
         }
         Ok(_) => {}

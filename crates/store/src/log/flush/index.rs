@@ -1,6 +1,6 @@
 //! The index in redb: key → latest seq, and the ids that clients made. A cache of the segments: rebuilt if lost.
 //!
-//! Invariant: it covers at least the journal files that the manifest calls settled (its own `settled` says how
+//! Invariant: it covers at least the journal files that the manifest calls flushed (its own `flushed` says how
 //! far), in few large transactions that no request waits for. It may be ahead of the manifest, never behind; what
 //! it says is checked against the log before it is served.
 //!
@@ -18,46 +18,46 @@ use bytes::Bytes;
 use promethean_event::{EventId, Seq};
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 
-use super::disk::{Disk, File, Mode};
-use super::ids::At;
-use super::shared::is_full;
+use crate::log::disk::{Disk, File, Mode};
+use crate::log::flush::ids::At;
+use crate::log::shared::is_full;
 use crate::{Error, Result};
 
-pub(super) const NAME: &str = "index.redb";
+pub(in crate::log) const NAME: &str = "index.redb";
 /// One that is being made.
-pub(super) const FRESH: &str = "index.redb.new";
+pub(in crate::log) const FRESH: &str = "index.redb.new";
 /// topic (big-endian) · key → seq × 2 + tombstone.
 const KEYS: TableDefinition<'static, &[u8], u64> = TableDefinition::new("keys");
 const IDS: TableDefinition<'static, u128, (u32, u64)> = TableDefinition::new("ids");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
-const SETTLED: &str = "settled";
+const FLUSHED: &str = "settled";
 /// In `meta`, with a topic's number after it: the index was made without some of the topic's events.
 const HOLE: &str = "hole.";
 
 /// The latest event of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Latest {
-    pub(super) seq: Seq,
-    pub(super) tombstone: bool,
+pub(in crate::log) struct Latest {
+    pub(in crate::log) seq: Seq,
+    pub(in crate::log) tombstone: bool,
 }
 
-/// What one settle adds, sorted.
+/// What one flush adds, sorted.
 #[derive(Debug, Default)]
-pub(super) struct Additions {
-    pub(super) keys: Vec<(Vec<u8>, Latest)>,
-    pub(super) clients: Vec<(EventId, At)>,
+pub(in crate::log) struct Additions {
+    pub(in crate::log) keys: Vec<(Vec<u8>, Latest)>,
+    pub(in crate::log) clients: Vec<(EventId, At)>,
 }
 
 /// What a drop or a compaction takes away.
 #[derive(Debug, Default)]
-pub(super) struct Removals {
+pub(in crate::log) struct Removals {
     /// Goes where the key's latest is still this one.
-    pub(super) keys: Vec<(Vec<u8>, Seq)>,
-    pub(super) clients: Vec<(EventId, At)>,
+    pub(in crate::log) keys: Vec<(Vec<u8>, Seq)>,
+    pub(in crate::log) clients: Vec<(EventId, At)>,
 }
 
 #[derive(Debug)]
-pub(super) struct Index {
+pub(in crate::log) struct Index {
     db: Database,
     /// Topics of which it does not know all.
     holes: Arc<BTreeSet<u32>>,
@@ -133,7 +133,7 @@ impl StorageBackend for Backend {
 }
 
 /// The bytes of a key in the index.
-pub(super) fn key(topic: u32, key: &[u8]) -> Vec<u8> {
+pub(in crate::log) fn key(topic: u32, key: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + key.len());
     bytes.extend_from_slice(&topic.to_be_bytes());
     bytes.extend_from_slice(key);
@@ -146,7 +146,7 @@ fn failed(error: impl std::fmt::Display) -> Error {
 
 impl Index {
     /// Opens the index file of `dir`.
-    pub(super) fn open(disk: &Arc<dyn Disk>, dir: &Path, cache: usize) -> Result<Self> {
+    pub(in crate::log) fn open(disk: &Arc<dyn Disk>, dir: &Path, cache: usize) -> Result<Self> {
         let path = dir.join(NAME);
         let file = disk.open(&path, Mode::Write).map_err(failed)?;
         let mut index = Self::over(Named::new(disk, path), file, cache)?;
@@ -155,7 +155,7 @@ impl Index {
     }
 
     /// Makes an empty one beside the index of `dir`, which [`Self::take_place`] puts in its place.
-    pub(super) fn create(disk: &Arc<dyn Disk>, dir: &Path, cache: usize) -> Result<Self> {
+    pub(in crate::log) fn create(disk: &Arc<dyn Disk>, dir: &Path, cache: usize) -> Result<Self> {
         let path = dir.join(FRESH);
         let file = disk.open(&path, Mode::Create).map_err(|error| match is_full(&error) {
             true => Error::Refused(error.to_string()),
@@ -170,7 +170,7 @@ impl Index {
     }
 
     /// A new one is complete, but for these topics: from now on it is the index.
-    pub(super) fn take_place(&mut self, dir: &Path) -> io::Result<()> {
+    pub(in crate::log) fn take_place(&mut self, dir: &Path) -> io::Result<()> {
         let (disk, path) = (self.file.disk.clone(), dir.join(NAME));
         disk.rename(&self.file.path, &path)?;
         disk.sync_dir(dir)?;
@@ -179,7 +179,7 @@ impl Index {
     }
 
     /// Checks the bytes of an index file; the journal file up to which it is complete.
-    pub(super) fn check(bytes: Vec<u8>) -> Result<Option<u64>> {
+    pub(in crate::log) fn check(bytes: Vec<u8>) -> Result<Option<u64>> {
         let checked = catch_unwind(|| {
             let backend = redb::backends::InMemoryBackend::new();
             backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, &bytes))?;
@@ -188,10 +188,10 @@ impl Index {
             if !db.check_integrity()? {
                 return Ok(None);
             }
-            settled(&db).map(Some)
+            flushed(&db).map(Some)
         });
         match checked {
-            Ok(Ok(Some(settled))) => Ok(settled),
+            Ok(Ok(Some(flushed))) => Ok(flushed),
             Ok(Ok(None)) => Err(Error::Damaged("its checksums are wrong".to_owned())),
             Ok(Err(error)) => Err(failed(error)),
             Err(_) => Err(Error::Damaged("it is not an index".to_owned())),
@@ -199,8 +199,8 @@ impl Index {
     }
 
     /// The journal file up to which the index is complete; none: nothing was ever put into it.
-    pub(super) fn settled(&self) -> Result<Option<u64>> {
-        self.file.guarded(|| settled(&self.db))
+    pub(in crate::log) fn flushed(&self) -> Result<Option<u64>> {
+        self.file.guarded(|| flushed(&self.db))
     }
 
     fn read_holes(&self) -> Result<BTreeSet<u32>> {
@@ -216,7 +216,7 @@ impl Index {
     }
 
     /// Remembers that it was made without some events of these topics.
-    pub(super) fn set_holes(&mut self, holes: BTreeSet<u32>) -> Result<()> {
+    pub(in crate::log) fn set_holes(&mut self, holes: BTreeSet<u32>) -> Result<()> {
         if holes == *self.holes {
             return Ok(());
         }
@@ -238,12 +238,12 @@ impl Index {
     }
 
     /// Whether it was made without some events of this topic.
-    pub(super) fn has_hole(&self, topic: u32) -> bool {
+    pub(in crate::log) fn has_hole(&self, topic: u32) -> bool {
         self.holes.contains(&topic)
     }
 
-    /// Adds what a settle brings, and says that it is complete up to `settled`.
-    pub(super) fn add(&self, additions: &Additions, settled: Option<u64>) -> Result<()> {
+    /// Adds what a flush brings, and says that it is complete up to `flushed`.
+    pub(in crate::log) fn add(&self, additions: &Additions, flushed: Option<u64>) -> Result<()> {
         self.file.guarded(|| {
             let mut write = self.db.begin_write()?;
             // Opening after a crash must not cost a walk over all keys.
@@ -258,8 +258,8 @@ impl Index {
                     ids.insert(u128::from_be_bytes(*id.as_bytes()), *at)?;
                 }
                 let mut meta = write.open_table(META)?;
-                if let Some(settled) = settled {
-                    meta.insert(SETTLED, settled)?;
+                if let Some(flushed) = flushed {
+                    meta.insert(FLUSHED, flushed)?;
                 }
             }
             Ok(write.commit()?)
@@ -267,7 +267,7 @@ impl Index {
     }
 
     /// Takes away what is gone.
-    pub(super) fn remove(&self, removals: &Removals) -> Result<()> {
+    pub(in crate::log) fn remove(&self, removals: &Removals) -> Result<()> {
         if removals.keys.is_empty() && removals.clients.is_empty() {
             return Ok(());
         }
@@ -297,7 +297,7 @@ impl Index {
 
     /// Ends it: redb writes to its file once more. Over one that is damaged it would panic, or abort: that one is left
     /// as it is, with its memory, until the process ends, which is soon.
-    pub(super) fn close(self) {
+    pub(in crate::log) fn close(self) {
         if self.file.damaged.load(Ordering::Acquire) {
             std::mem::forget(self.db);
         } else {
@@ -306,7 +306,7 @@ impl Index {
     }
 
     /// A view of this moment.
-    pub(super) fn view(&self) -> Result<View> {
+    pub(in crate::log) fn view(&self) -> Result<View> {
         let (tables, last_client_id) = self.file.guarded(|| {
             let read = self.db.begin_read()?;
             let (Some(keys), Some(ids)) = (there(read.open_table(KEYS))?, there(read.open_table(IDS))?) else {
@@ -319,9 +319,9 @@ impl Index {
     }
 }
 
-fn settled(db: &Database) -> std::result::Result<Option<u64>, redb::Error> {
+fn flushed(db: &Database) -> std::result::Result<Option<u64>, redb::Error> {
     let Some(meta) = there(db.begin_read()?.open_table(META))? else { return Ok(None) };
-    Ok(meta.get(SETTLED)?.map(|value| value.value()))
+    Ok(meta.get(FLUSHED)?.map(|value| value.value()))
 }
 
 /// A table, where it is there.
@@ -336,29 +336,34 @@ type Keys = redb::ReadOnlyTable<&'static [u8], u64>;
 type Ids = redb::ReadOnlyTable<u128, (u32, u64)>;
 
 /// The index as of one moment.
-pub(super) struct View {
-    /// None while nothing was ever settled.
+pub(in crate::log) struct View {
+    /// None while nothing was ever flushed.
     tables: Option<(Keys, Ids)>,
     /// The largest id that a client made.
-    pub(super) last_client_id: Option<EventId>,
+    pub(in crate::log) last_client_id: Option<EventId>,
     holes: Arc<BTreeSet<u32>>,
     file: Arc<Named>,
 }
 
 impl View {
-    pub(super) fn latest(&self, topic: u32, name: &[u8]) -> Result<Option<Latest>> {
+    pub(in crate::log) fn latest(&self, topic: u32, name: &[u8]) -> Result<Option<Latest>> {
         self.knows_keys_of(topic)?;
         let Some((keys, _)) = &self.tables else { return Ok(None) };
         self.file.guarded(|| Ok(keys.get(key(topic, name).as_slice())?.map(|value| latest(value.value()))))
     }
 
-    pub(super) fn client_id(&self, id: EventId) -> Result<Option<At>> {
+    pub(in crate::log) fn client_id(&self, id: EventId) -> Result<Option<At>> {
         let Some((_, ids)) = &self.tables else { return Ok(None) };
         self.file.guarded(|| Ok(ids.get(u128::from_be_bytes(*id.as_bytes()))?.map(|value| value.value())))
     }
 
     /// At most `limit` keys of a topic after `after`, in order.
-    pub(super) fn keys_after(&self, topic: u32, after: Option<&[u8]>, limit: usize) -> Result<Vec<(Bytes, Latest)>> {
+    pub(in crate::log) fn keys_after(
+        &self,
+        topic: u32,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Latest)>> {
         self.knows_keys_of(topic)?;
         let Some((keys, _)) = &self.tables else { return Ok(Vec::new()) };
         let prefix = topic.to_be_bytes();
@@ -385,7 +390,7 @@ impl View {
     }
 
     /// Whether an id that is not found is not there.
-    pub(super) fn knows_all_ids(&self) -> Result<()> {
+    pub(in crate::log) fn knows_all_ids(&self) -> Result<()> {
         if self.holes.is_empty() { Ok(()) } else { Err(incomplete("ids that are not found")) }
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use promethean_event::{Group, IdOrigin, NewEvent, Seq, Topic};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::closed;
+use crate::log::closed;
 use crate::{Error, Outcome, Result, Saved, TopicSettings, Version};
 
 /// Appends that follow each other within this time take along the saves that come between them. One sync less for an
@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_millis(1);
 
 /// Something for the writer to do.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(in crate::log) enum Request {
     Append {
         events: Vec<NewEvent>,
         reply: oneshot::Sender<Result<Vec<Outcome>>>,
@@ -48,7 +48,7 @@ pub(super) enum Request {
         before: Seq,
         reply: oneshot::Sender<Result<()>>,
     },
-    /// Ends the journal file, so that it gets settled.
+    /// Ends the journal file, so that it gets flushed.
     Rotate {
         reply: oneshot::Sender<Result<()>>,
     },
@@ -56,7 +56,7 @@ pub(super) enum Request {
 
 impl Request {
     /// Bytes it takes in a frame, at most.
-    pub(super) fn bound(&self) -> u64 {
+    pub(in crate::log) fn bound(&self) -> u64 {
         match self {
             // An event's numbers take less than 96 bytes; a topic's name may come along.
             Self::Append { events, .. } => {
@@ -71,7 +71,7 @@ impl Request {
     }
 
     /// Whether nothing has to be read from the disk, nor awaited, to do it.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(in crate::log) fn is_plain(&self) -> bool {
         match self {
             Self::Append { events, .. } => events.iter().all(|event| event.origin == IdOrigin::Hub),
             Self::Save { .. } => true,
@@ -79,7 +79,7 @@ impl Request {
         }
     }
 
-    pub(super) fn refuse(self, error: Error) {
+    pub(in crate::log) fn refuse(self, error: Error) {
         match self {
             Self::Append { reply, .. } => drop(reply.send(Err(error))),
             Self::Save { reply, .. } => drop(reply.send(Err(error))),
@@ -93,7 +93,7 @@ impl Request {
 
 /// What waits for the writer.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(in crate::log) struct Queue {
     waiting: Mutex<Waiting>,
     room: Arc<Semaphore>,
     permits: u32,
@@ -101,12 +101,12 @@ pub(super) struct Queue {
 
 /// A request that waits.
 #[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) request: Request,
+pub(in crate::log) struct Queued {
+    pub(in crate::log) request: Request,
     /// Bytes it takes in a frame, at most.
-    pub(super) bound: u64,
+    pub(in crate::log) bound: u64,
     /// Its part of the bound of all that waits.
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(in crate::log) permit: OwnedSemaphorePermit,
 }
 
 /// When appends came, and so when the next one will.
@@ -170,14 +170,14 @@ impl Waiting {
 }
 
 impl Queue {
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(in crate::log) fn new(bytes: u64) -> Self {
         let permits = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, 1 << 28);
         let room = Arc::new(Semaphore::new(permits as usize));
         Self { waiting: Mutex::default(), room, permits }
     }
 
     /// Waits for room and leaves a request.
-    pub(super) async fn push(&self, request: Request) -> Result<()> {
+    pub(in crate::log) async fn push(&self, request: Request) -> Result<()> {
         let bound = request.bound();
         let size = u32::try_from(bound / 1024 + 1).unwrap_or(u32::MAX).min(self.permits);
         let permit = match self.room.clone().try_acquire_many_owned(size) {
@@ -193,7 +193,7 @@ impl Queue {
     }
 
     /// Leaves a request if there is room; it is made again another time.
-    pub(super) fn push_now(&self, request: Request) {
+    pub(in crate::log) fn push_now(&self, request: Request) {
         let Ok(permit) = self.room.clone().try_acquire_owned() else { return };
         let mut waiting = self.waiting.lock();
         if !waiting.closed {
@@ -203,7 +203,7 @@ impl Queue {
 
     /// Waits until there is something to take, or to do after a nudge; false: closed and empty. `arrived`: the caller's
     /// own.
-    pub(super) fn wait(&self, arrived: &Arc<Condvar>) -> bool {
+    pub(in crate::log) fn wait(&self, arrived: &Arc<Condvar>) -> bool {
         let mut waiting = self.waiting.lock();
         loop {
             let empty = waiting.requests.is_empty();
@@ -226,14 +226,14 @@ impl Queue {
     }
 
     /// There is something to do that nobody waits for: one of the threads comes out of [`Self::wait`].
-    pub(super) fn nudge(&self) {
+    pub(in crate::log) fn nudge(&self) {
         let mut waiting = self.waiting.lock();
         waiting.nudged = true;
         waiting.wake();
     }
 
     /// Takes, in order, what fits into `max` bytes of which `used` are used already; where none is, at least one.
-    pub(super) fn take(&self, used: u64, max: u64) -> VecDeque<Queued> {
+    pub(in crate::log) fn take(&self, used: u64, max: u64) -> VecDeque<Queued> {
         let mut waiting = self.waiting.lock();
         let mut bytes = used;
         let over = |queued: &Queued| {
@@ -247,12 +247,12 @@ impl Queue {
     }
 
     /// Whether nothing waits.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::log) fn is_empty(&self) -> bool {
         self.waiting.lock().requests.is_empty()
     }
 
     /// Lets nothing more in.
-    pub(super) fn close(&self) {
+    pub(in crate::log) fn close(&self) {
         let mut waiting = self.waiting.lock();
         waiting.closed = true;
         waiting.asleep.drain(..).for_each(|one| _ = one.notify_one());

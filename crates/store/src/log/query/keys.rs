@@ -1,4 +1,4 @@
-//! The latest event of each key: the index, with the unsettled events laid over it.
+//! The latest event of each key: the index, with the unflushed events laid over it.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use promethean_event::{Event, Seq};
 
-use super::index::{Latest, View};
-use super::shared::Shared;
-use super::topic::TopicState;
+use crate::log::flush::index::{Latest, View};
+use crate::log::memtable::TopicState;
+use crate::log::shared::Shared;
 use crate::{KeySnapshot, Page, Pending, Result};
 
 impl Shared {
     /// The latest event of each key, tombstones included.
-    pub(super) fn latest_by_key(&self, topic: &TopicState, keys: &[String]) -> Result<Vec<Option<Event>>> {
+    pub(in crate::log) fn latest_by_key(&self, topic: &TopicState, keys: &[String]) -> Result<Vec<Option<Event>>> {
         keys.iter().map(|key| self.latest(topic, key)).collect()
     }
 
@@ -36,7 +36,12 @@ impl Shared {
     }
 
     /// The latest events of live keys after `after`.
-    pub(super) fn keys(&self, topic: &Arc<TopicState>, after: Option<&str>, limit: usize) -> Result<Page<Event>> {
+    pub(in crate::log) fn keys(
+        &self,
+        topic: &Arc<TopicState>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<Event>> {
         let (view, recent) = self.key_view(topic, after.map(str::as_bytes))?;
         let last = after.map(|after| Bytes::copy_from_slice(after.as_bytes()));
         let mut merged = Merged { topic: topic.clone(), view, recent, last, ahead: Vec::new(), drained: false };
@@ -57,7 +62,7 @@ impl Shared {
         Ok((view, recent))
     }
 
-    pub(super) fn key_snapshot(self: &Arc<Self>, topic: &Arc<TopicState>) -> Result<Box<dyn KeySnapshot>> {
+    pub(in crate::log) fn key_snapshot(self: &Arc<Self>, topic: &Arc<TopicState>) -> Result<Box<dyn KeySnapshot>> {
         let inner = topic.keyed();
         let (view, mut recent, cut) = (self.view()?, inner.keys_after(None), inner.last_seq);
         drop(inner);
@@ -94,7 +99,7 @@ impl Merged {
                 (None, None) => return Ok(None),
                 (Some(_), None) => self.ahead.pop(),
                 (None, Some(_)) => self.recent.pop(),
-                (Some((settled, _)), Some((recent, _))) => match settled.cmp(recent) {
+                (Some((flushed, _)), Some((recent, _))) => match flushed.cmp(recent) {
                     std::cmp::Ordering::Less => self.ahead.pop(),
                     std::cmp::Ordering::Greater => self.recent.pop(),
                     std::cmp::Ordering::Equal => {
@@ -146,6 +151,6 @@ impl KeySnapshot for Snapshot {
 
     fn next(&mut self, max: usize) -> Pending<'_, Vec<Event>> {
         let merged = self.merged.clone();
-        super::blocking(&self.shared, move |shared| merged.lock().events(shared, max))
+        crate::log::blocking(&self.shared, move |shared| merged.lock().events(shared, max))
     }
 }

@@ -13,13 +13,13 @@
 use bytes::Bytes;
 use promethean_event::{Group, Seq, Topic};
 
-use super::codec::{Held, Reader, put, put_bytes};
-use super::manifest::TopicEntry;
-use super::topic::TopicState;
+use crate::log::commit::codec::{Held, Reader, put, put_bytes};
+use crate::log::flush::manifest::TopicEntry;
+use crate::log::memtable::TopicState;
 use crate::{TopicSettings, Version};
 
 const TOPIC: u8 = 1;
-pub(super) const EVENT: u8 = 2;
+pub(in crate::log) const EVENT: u8 = 2;
 const SAVE: u8 = 3;
 const FORGET: u8 = 4;
 const SETTINGS: u8 = 5;
@@ -27,7 +27,7 @@ const TRIM: u8 = 6;
 
 /// One entry of a frame.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(in crate::log) enum Entry {
     Topic(u32, Topic),
     Event(u32, Seq, Held),
     Save(u32, Group, Version, Bytes),
@@ -36,32 +36,32 @@ pub(super) enum Entry {
     Trim(u32, Seq),
 }
 
-pub(super) fn put_topic(out: &mut Vec<u8>, number: u32, name: &Topic) {
+pub(in crate::log) fn put_topic(out: &mut Vec<u8>, number: u32, name: &Topic) {
     out.push(TOPIC);
     put(out, u64::from(number));
     put_bytes(out, name.as_str().as_bytes());
 }
 
-pub(super) fn put_save(out: &mut Vec<u8>, topic: u32, group: &Group, version: Version, state: &[u8]) {
+pub(in crate::log) fn put_save(out: &mut Vec<u8>, topic: u32, group: &Group, version: Version, state: &[u8]) {
     out.push(SAVE);
     put(out, u64::from(topic));
     put_group(out, group, version);
     put_bytes(out, state);
 }
 
-pub(super) fn put_forget(out: &mut Vec<u8>, topic: u32, group: &Group, version: Version) {
+pub(in crate::log) fn put_forget(out: &mut Vec<u8>, topic: u32, group: &Group, version: Version) {
     out.push(FORGET);
     put(out, u64::from(topic));
     put_group(out, group, version);
 }
 
-pub(super) fn put_settings(out: &mut Vec<u8>, topic: u32, settings: &TopicSettings) {
+pub(in crate::log) fn put_settings(out: &mut Vec<u8>, topic: u32, settings: &TopicSettings) {
     out.push(SETTINGS);
     put(out, u64::from(topic));
     put_bytes(out, &serde_json::to_vec(settings).unwrap_or_default());
 }
 
-pub(super) fn put_trim(out: &mut Vec<u8>, topic: u32, first_seq: Seq) {
+pub(in crate::log) fn put_trim(out: &mut Vec<u8>, topic: u32, first_seq: Seq) {
     out.push(TRIM);
     put(out, u64::from(topic));
     put(out, first_seq);
@@ -73,7 +73,7 @@ fn put_group(out: &mut Vec<u8>, group: &Group, version: Version) {
 }
 
 impl Entry {
-    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+    pub(in crate::log) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let kind = reader.byte()?;
         let topic = reader.small()?;
         Some(match kind {
@@ -95,7 +95,7 @@ impl Entry {
 }
 
 /// What the manifest will know of a topic, but for its segments.
-pub(super) fn snapshot(state: &TopicState) -> TopicEntry {
+pub(in crate::log) fn snapshot(state: &TopicState) -> TopicEntry {
     let inner = state.inner.lock();
     TopicEntry {
         name: state.name.clone(),

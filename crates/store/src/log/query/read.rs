@@ -1,20 +1,20 @@
-//! Reading: the unsettled end from memory, everything before it from segments.
+//! Reading: the unflushed end from memory, everything before it from segments.
 //!
-//! Settling, retention and compaction go on meanwhile: whoever finds a segment gone looks at the list again.
+//! Flushing, retention and compaction go on meanwhile: whoever finds a segment gone looks at the list again.
 
 use std::sync::Arc;
 
 use promethean_event::{Event, Millis, Seq};
 
-use super::codec::Held;
-use super::segment::Meta;
-use super::shared::Shared;
-use super::topic::TopicState;
+use crate::log::commit::codec::Held;
+use crate::log::flush::segment::Meta;
+use crate::log::memtable::TopicState;
+use crate::log::shared::Shared;
 use crate::{ReadMax, Result, Seek, Start, TopicInfo};
 
 impl Shared {
     /// Events from `from` on, if they are all in memory or there are none; `None`: segments have to be read.
-    pub(super) fn read_memory(&self, topic: &TopicState, from: Seq, max: ReadMax) -> Option<Vec<Event>> {
+    pub(in crate::log) fn read_memory(&self, topic: &TopicState, from: Seq, max: ReadMax) -> Option<Vec<Event>> {
         let inner = topic.inner.lock();
         let from = from.max(inner.first_seq);
         if from < inner.tail_first() && inner.segments.last().is_some_and(|last| last.last_seq >= from) {
@@ -28,7 +28,7 @@ impl Shared {
     }
 
     /// Events from `from` on.
-    pub(super) fn read(&self, topic: &TopicState, from: Seq, max: ReadMax) -> Result<Vec<Event>> {
+    pub(in crate::log) fn read(&self, topic: &TopicState, from: Seq, max: ReadMax) -> Result<Vec<Event>> {
         let (mut from, mut out) = (from, Vec::new());
         loop {
             let segments = {
@@ -61,17 +61,17 @@ impl Shared {
     }
 
     /// The events at these seqs that are still there; `seqs` ascend.
-    pub(super) fn pick(&self, topic: &TopicState, seqs: &[Seq]) -> Result<Vec<Event>> {
+    pub(in crate::log) fn pick(&self, topic: &TopicState, seqs: &[Seq]) -> Result<Vec<Event>> {
         loop {
-            let (mut in_memory, segments, first, settled) = {
+            let (mut in_memory, segments, first, flushed) = {
                 let inner = topic.inner.lock();
-                let settled = seqs.partition_point(|seq| *seq < inner.tail_first());
+                let flushed = seqs.partition_point(|seq| *seq < inner.tail_first());
                 let held =
-                    seqs[settled..].iter().filter_map(|seq| Some(inner.held(*seq)?.clone().at(&topic.name, *seq)));
-                (held.collect::<Vec<_>>(), inner.segments.clone(), inner.first_seq, settled)
+                    seqs[flushed..].iter().filter_map(|seq| Some(inner.held(*seq)?.clone().at(&topic.name, *seq)));
+                (held.collect::<Vec<_>>(), inner.segments.clone(), inner.first_seq, flushed)
             };
             let mut out = Vec::with_capacity(seqs.len());
-            let mut rest = &seqs[seqs.partition_point(|seq| *seq < first).min(settled)..settled];
+            let mut rest = &seqs[seqs.partition_point(|seq| *seq < first).min(flushed)..flushed];
             let read = segments.iter().try_for_each(|meta| {
                 rest = &rest[rest.partition_point(|seq| *seq < meta.first_seq)..];
                 let here = rest.partition_point(|seq| *seq <= meta.last_seq);
@@ -92,7 +92,7 @@ impl Shared {
     }
 
     /// The event at `seq`, where it is still there.
-    pub(super) fn event_at(&self, topic: &TopicState, seq: Seq) -> Result<Option<Held>> {
+    pub(in crate::log) fn event_at(&self, topic: &TopicState, seq: Seq) -> Result<Option<Held>> {
         let event = self.pick(topic, &[seq])?.pop();
         Ok(event.map(|event| Held {
             id: event.id,
@@ -105,7 +105,7 @@ impl Shared {
     }
 
     /// The first event's seq; the next one's when there is none.
-    pub(super) fn first_seq(&self, topic: &TopicState) -> Result<Seq> {
+    pub(in crate::log) fn first_seq(&self, topic: &TopicState) -> Result<Seq> {
         {
             let inner = topic.inner.lock();
             match inner.segments.first() {
@@ -119,7 +119,7 @@ impl Shared {
     }
 
     /// Finds a place; ids are looked for elsewhere.
-    pub(super) fn seek(&self, topic: &TopicState, to: Seek) -> Result<Option<Start>> {
+    pub(in crate::log) fn seek(&self, topic: &TopicState, to: Seek) -> Result<Option<Start>> {
         let done = match to {
             Seek::Earliest => self.first_seq(topic)? - 1,
             Seek::Latest => topic.inner.lock().last_seq,
@@ -161,7 +161,7 @@ impl Shared {
     }
 
     /// What is known of a topic; `None` when there was never an event.
-    pub(super) fn info(&self, topic: &TopicState) -> Result<Option<TopicInfo>> {
+    pub(in crate::log) fn info(&self, topic: &TopicState) -> Result<Option<TopicInfo>> {
         loop {
             let first_seq = self.first_seq(topic)?;
             let (mut info, segments, mark) = {

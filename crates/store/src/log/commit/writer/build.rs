@@ -11,15 +11,15 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use promethean_event::{EventId, Group, IdOrigin, NewEvent, Seq, Topic};
 
-use super::super::codec::{Held, put, put_event};
-use super::super::entry;
-use super::super::ids::At;
-use super::super::index::View;
-use super::super::manifest::TopicEntry;
-use super::super::queue::Request;
-use super::super::shared::{Sealed, Shared};
-use super::super::topic::TopicState;
 use super::frame::{Answer, Change, Frame, Run, Unseen};
+use crate::log::commit::codec::{Held, put, put_event};
+use crate::log::commit::entry;
+use crate::log::commit::queue::Request;
+use crate::log::flush::ids::At;
+use crate::log::flush::index::View;
+use crate::log::flush::manifest::TopicEntry;
+use crate::log::memtable::TopicState;
+use crate::log::shared::{Sealed, Shared};
 use crate::{Appended, Error, Outcome, Result, Saved, Version};
 
 /// A topic as the builder sees it: ahead of what is visible.
@@ -169,7 +169,7 @@ impl Builder {
         let mut outcomes = Vec::with_capacity(events.len());
         let mut events = events.into_iter().peekable();
         let mut unit: Vec<NewEvent> = Vec::new();
-        // The view of the index is opened for the first event that needs it, and anew after a settle.
+        // The view of the index is opened for the first event that needs it, and anew after a flush.
         let mut view = None;
         while let Some(event) = events.next() {
             let ends = events.peek().is_none_or(|next| next.unit != event.unit);
@@ -235,18 +235,18 @@ impl Builder {
         if let Some(at) = self.unseen.lock().ids.get(&id) {
             return Ok(Some(*at));
         }
-        let (recent, settles) = {
+        let (recent, flushes) = {
             let recent = self.shared.recent.lock();
-            (recent.get(id), recent.settles)
+            (recent.get(id), recent.flushes)
         };
         let at = match recent {
             Some(at) => Some(at),
             None => {
                 let view = match view {
-                    Some((opened, view)) if *opened == settles => view,
-                    old => &mut old.insert((settles, self.shared.view()?)).1,
+                    Some((opened, view)) if *opened == flushes => view,
+                    old => &mut old.insert((flushes, self.shared.view()?)).1,
                 };
-                self.shared.settled_id(id, view)?
+                self.shared.flushed_id(id, view)?
             }
         };
         let Some((number, seq)) = at else { return Ok(None) };

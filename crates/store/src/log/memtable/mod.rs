@@ -1,6 +1,6 @@
-//! One topic in memory: its unsettled events, and what is known of the settled ones.
+//! One topic in memory: its unflushed events, and what is known of the flushed ones.
 //!
-//! Invariants: unsettled events have no holes between them; all events before them are in the segments. The lock is
+//! Invariants: unflushed events have no holes between them; all events before them are in the segments. The lock is
 //! held for moments only, never over I/O. A generation is the topic's part of one journal file; it is not changed any
 //! more once a younger one exists.
 
@@ -15,10 +15,10 @@ use parking_lot::{Mutex, MutexGuard};
 use promethean_event::{Event, EventId, Group, Millis, Seq, Topic};
 use tokio::sync::watch;
 
-use super::codec::Held;
-use super::index::Latest;
-use super::manifest::{Saved, TopicEntry};
-use super::segment::Meta;
+use crate::log::commit::codec::Held;
+use crate::log::flush::index::Latest;
+use crate::log::flush::manifest::{Saved, TopicEntry};
+use crate::log::flush::segment::Meta;
 use crate::{EventSettings, ReadMax, Tail, TopicSettings};
 
 /// Events share one entry in `maxima`, so that a search by time skips them together.
@@ -34,10 +34,10 @@ const STEPS: usize = 1024;
 /// each event is another topic's, fetching them is most of what making it visible costs.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct TopicState {
-    pub(super) inner: Mutex<Inner>,
-    pub(super) name: Topic,
-    pub(super) number: u32,
+pub(in crate::log) struct TopicState {
+    pub(in crate::log) inner: Mutex<Inner>,
+    pub(in crate::log) name: Topic,
+    pub(in crate::log) number: u32,
     /// Of the settings what counts for every event: to be had without the lock.
     partitions: AtomicU32,
     max_event_bytes: AtomicU64,
@@ -47,31 +47,31 @@ pub(super) struct TopicState {
 /// What changes of a topic.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Inner {
-    pub(super) last_seq: Seq,
+pub(in crate::log) struct Inner {
+    pub(in crate::log) last_seq: Seq,
     /// The last of the writer's frames that added events.
-    pub(super) frame: u64,
+    pub(in crate::log) frame: u64,
     /// It is among the topics whose keys the writer takes in.
-    pub(super) unkeyed: bool,
+    pub(in crate::log) unkeyed: bool,
     /// Somebody may wait for its tail. While nobody does, `watch` is not kept up to date.
-    pub(super) watched: bool,
-    pub(super) last: Option<(EventId, Millis)>,
+    pub(in crate::log) watched: bool,
+    pub(in crate::log) last: Option<(EventId, Millis)>,
     /// The generation that grows; it follows on those in `older`.
     youngest: Option<Generation>,
     older: VecDeque<Generation>,
     /// Events before this one are gone.
-    pub(super) first_seq: Seq,
-    pub(super) segments: Arc<Vec<Meta>>,
-    pub(super) settings: TopicSettings,
-    pub(super) groups: BTreeMap<Group, Saved>,
-    /// When the oldest of the settled tombstones came, among those that compaction kept and those settled since.
-    pub(super) tombstone: Option<Millis>,
+    pub(in crate::log) first_seq: Seq,
+    pub(in crate::log) segments: Arc<Vec<Meta>>,
+    pub(in crate::log) settings: TopicSettings,
+    pub(in crate::log) groups: BTreeMap<Group, Saved>,
+    /// When the oldest of the flushed tombstones came, among those that compaction kept and those flushed since.
+    pub(in crate::log) tombstone: Option<Millis>,
 }
 
 /// A topic's part of one journal file.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Generation {
+pub(in crate::log) struct Generation {
     events: Events,
     journal: u64,
     bytes: u64,
@@ -90,7 +90,7 @@ pub(super) struct Generation {
 #[derive(Debug)]
 enum Events {
     Growing(Vec<Held>),
-    /// No more are added: settling reads them without the lock.
+    /// No more are added: flushing reads them without the lock.
     Sealed(Arc<Vec<Held>>),
 }
 
@@ -124,18 +124,18 @@ impl Events {
     }
 }
 
-/// A topic's part of one journal file, for settling.
-pub(super) struct Unsettled {
-    pub(super) first: Seq,
-    pub(super) events: Arc<Vec<Held>>,
+/// A topic's part of one journal file, for flushing.
+pub(in crate::log) struct Unflushed {
+    pub(in crate::log) first: Seq,
+    pub(in crate::log) events: Arc<Vec<Held>>,
     /// How many of them are gone already.
-    pub(super) gone: usize,
+    pub(in crate::log) gone: usize,
     /// The latest event of each key.
-    pub(super) keys: Vec<(Bytes, Seq)>,
+    pub(in crate::log) keys: Vec<(Bytes, Seq)>,
 }
 
 impl TopicState {
-    pub(super) fn new(number: u32, entry: &TopicEntry, watch: watch::Sender<Tail>) -> Self {
+    pub(in crate::log) fn new(number: u32, entry: &TopicEntry, watch: watch::Sender<Tail>) -> Self {
         let inner = Inner {
             last_seq: entry.last_seq,
             frame: 0,
@@ -163,7 +163,7 @@ impl TopicState {
     }
 
     /// Changes its settings.
-    pub(super) fn set(&self, settings: TopicSettings) {
+    pub(in crate::log) fn set(&self, settings: TopicSettings) {
         let mut inner = self.inner.lock();
         self.partitions.store(settings.partitions, Relaxed);
         self.max_event_bytes.store(settings.max_event_bytes.unwrap_or(u64::MAX), Relaxed);
@@ -171,7 +171,7 @@ impl TopicState {
     }
 
     /// Of its settings what counts for every event. Two that were changed together may be seen one by one.
-    pub(super) fn event_settings(&self) -> EventSettings {
+    pub(in crate::log) fn event_settings(&self) -> EventSettings {
         let max_event_bytes = self.max_event_bytes.load(Relaxed);
         EventSettings {
             partitions: self.partitions.load(Relaxed),
@@ -180,7 +180,7 @@ impl TopicState {
     }
 
     /// Its tail, from now on. Under the lock: who comes either sees the newest event or is seen by its announcement.
-    pub(super) fn subscribe(&self) -> watch::Receiver<Tail> {
+    pub(in crate::log) fn subscribe(&self) -> watch::Receiver<Tail> {
         let mut inner = self.inner.lock();
         inner.watched = true;
         if self.watch.receiver_count() == 0 {
@@ -190,7 +190,7 @@ impl TopicState {
     }
 
     /// Tells those who wait for it what its tail is now.
-    pub(super) fn announce(&self) {
+    pub(in crate::log) fn announce(&self) {
         let mut inner = self.inner.lock();
         inner.watched = self.watch.receiver_count() > 0;
         if inner.watched {
@@ -200,8 +200,8 @@ impl TopicState {
         }
     }
 
-    /// The topic with all its unsettled events in the maps of keys. The writer gets in between the steps.
-    pub(super) fn keyed(&self) -> MutexGuard<'_, Inner> {
+    /// The topic with all its unflushed events in the maps of keys. The writer gets in between the steps.
+    pub(in crate::log) fn keyed(&self) -> MutexGuard<'_, Inner> {
         for _ in 0..STEPS {
             let mut inner = self.inner.lock();
             if inner.take_keys(STEP) {
@@ -214,8 +214,8 @@ impl TopicState {
         inner
     }
 
-    /// Its events of a journal file that gets no more of them, for settling.
-    pub(super) fn sealed(&self, journal: u64) -> Option<Unsettled> {
+    /// Its events of a journal file that gets no more of them, for flushing.
+    pub(in crate::log) fn sealed(&self, journal: u64) -> Option<Unflushed> {
         loop {
             let mut inner = self.inner.lock();
             inner.take_keys(STEP);
@@ -224,7 +224,7 @@ impl TopicState {
             if generation.keyed == generation.events.len() {
                 let gone = usize::try_from(first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
                 let keys = generation.keys.iter().map(|(key, seq)| (key.clone(), *seq)).collect();
-                return Some(Unsettled { first: generation.first, events: generation.events.seal(), gone, keys });
+                return Some(Unflushed { first: generation.first, events: generation.events.seal(), gone, keys });
             }
             MutexGuard::unlock_fair(inner);
         }
@@ -233,12 +233,12 @@ impl TopicState {
 
 impl Inner {
     /// Adds the next event.
-    pub(super) fn push(&mut self, journal: u64, event: Held) {
+    pub(in crate::log) fn push(&mut self, journal: u64, event: Held) {
         self.extend(journal, std::iter::once(event));
     }
 
     /// Adds the next events.
-    pub(super) fn extend(&mut self, journal: u64, events: impl Iterator<Item = Held>) {
+    pub(in crate::log) fn extend(&mut self, journal: u64, events: impl Iterator<Item = Held>) {
         if self.youngest.as_ref().is_none_or(|generation| generation.journal != journal) {
             // About as many as last time: growing would copy them.
             let capacity = self.youngest.as_ref().map_or(0, |generation| generation.events.len());
@@ -278,12 +278,12 @@ impl Inner {
     }
 
     /// Whether so many events' keys wait that it is worth taking them in.
-    pub(super) fn has_many_unkeyed(&self) -> bool {
+    pub(in crate::log) fn has_many_unkeyed(&self) -> bool {
         self.youngest.as_ref().is_some_and(|generation| generation.events.len() - generation.keyed >= MANY)
     }
 
     /// Takes at most `max` more events into the maps of keys; whether all are in them now.
-    pub(super) fn take_keys(&mut self, max: usize) -> bool {
+    pub(in crate::log) fn take_keys(&mut self, max: usize) -> bool {
         let mut left = max;
         for generation in self.generations_mut() {
             let rest = generation.events.get(generation.keyed..).unwrap_or_default();
@@ -300,17 +300,17 @@ impl Inner {
         true
     }
 
-    /// The first unsettled event's seq; the next one's when there is none.
-    pub(super) fn tail_first(&self) -> Seq {
+    /// The first unflushed event's seq; the next one's when there is none.
+    pub(in crate::log) fn tail_first(&self) -> Seq {
         self.generations().next().map_or(self.last_seq + 1, |generation| generation.first)
     }
 
-    /// Whether there are unsettled events.
-    pub(super) fn has_tail(&self) -> bool {
+    /// Whether there are unflushed events.
+    pub(in crate::log) fn has_tail(&self) -> bool {
         self.generations().next().is_some()
     }
 
-    pub(super) fn held(&self, seq: Seq) -> Option<&Held> {
+    pub(in crate::log) fn held(&self, seq: Seq) -> Option<&Held> {
         if seq < self.first_seq {
             return None;
         }
@@ -318,8 +318,8 @@ impl Inner {
         generation.events.get(usize::try_from(seq - generation.first).ok()?)
     }
 
-    /// Adds unsettled events from `from` on.
-    pub(super) fn read(&self, topic: &Topic, from: Seq, max: ReadMax, out: &mut Vec<Event>) {
+    /// Adds unflushed events from `from` on.
+    pub(in crate::log) fn read(&self, topic: &Topic, from: Seq, max: ReadMax, out: &mut Vec<Event>) {
         let mut bytes: usize = out.iter().map(|event| event.body.len()).sum();
         let from = from.max(self.first_seq);
         for generation in self.generations() {
@@ -335,8 +335,8 @@ impl Inner {
         }
     }
 
-    /// The first unsettled event whose time is ≥ `ts`.
-    pub(super) fn first_since(&self, ts: Millis) -> Option<Seq> {
+    /// The first unflushed event whose time is ≥ `ts`.
+    pub(in crate::log) fn first_since(&self, ts: Millis) -> Option<Seq> {
         for generation in self.generations() {
             let skip = usize::try_from(self.first_seq.saturating_sub(generation.first)).unwrap_or(usize::MAX);
             let maxima = generation.maxima.iter().chain(std::iter::once(&generation.newest));
@@ -352,13 +352,13 @@ impl Inner {
         None
     }
 
-    /// The latest unsettled event of a key, as far as the keys are taken in.
-    pub(super) fn latest(&self, key: &[u8]) -> Option<Seq> {
+    /// The latest unflushed event of a key, as far as the keys are taken in.
+    pub(in crate::log) fn latest(&self, key: &[u8]) -> Option<Seq> {
         self.generations().rev().find_map(|generation| generation.keys.get(key).copied())
     }
 
-    /// The latest unsettled event of every key after `after`, by key, as far as the keys are taken in.
-    pub(super) fn keys_after(&self, after: Option<&[u8]>) -> Vec<(Bytes, Latest)> {
+    /// The latest unflushed event of every key after `after`, by key, as far as the keys are taken in.
+    pub(in crate::log) fn keys_after(&self, after: Option<&[u8]>) -> Vec<(Bytes, Latest)> {
         let mut all = Vec::new();
         for generation in self.generations().rev() {
             let wanted = generation.keys.iter().filter(|(key, _)| after.is_none_or(|after| &key[..] > after));
@@ -372,24 +372,24 @@ impl Inner {
     }
 
     /// The events of journal files up to `journal` are in `segments` now. Drop the result outside of the lock.
-    pub(super) fn settled(&mut self, journal: u64, segments: Vec<Meta>) -> Vec<Generation> {
+    pub(in crate::log) fn flushed(&mut self, journal: u64, segments: Vec<Meta>) -> Vec<Generation> {
         self.segments = Arc::new(segments);
-        let is_settled = |generation: &mut Generation| generation.journal <= journal;
+        let is_flushed = |generation: &mut Generation| generation.journal <= journal;
         let mut gone: Vec<Generation> = Vec::new();
-        while let Some(settled) = self.older.pop_front_if(is_settled) {
-            gone.push(settled);
+        while let Some(flushed) = self.older.pop_front_if(is_flushed) {
+            gone.push(flushed);
         }
-        gone.extend(self.youngest.take_if(is_settled));
+        gone.extend(self.youngest.take_if(is_flushed));
         gone
     }
 
     /// Remembers tombstones: when the oldest of them came.
-    pub(super) fn tombstones_since(&mut self, oldest: Option<Millis>) {
+    pub(in crate::log) fn tombstones_since(&mut self, oldest: Option<Millis>) {
         self.tombstone = self.tombstone.into_iter().chain(oldest).min();
     }
 
-    /// Events that are there and unsettled, and their bytes in the wire form.
-    pub(super) fn tail_size(&self) -> (u64, u64) {
+    /// Events that are there and unflushed, and their bytes in the wire form.
+    pub(in crate::log) fn tail_size(&self) -> (u64, u64) {
         let mut size = (0, 0);
         for generation in self.generations() {
             let len = generation.events.len() as u64;

@@ -1,11 +1,11 @@
-//! The manifest: what is settled, in one small file that is replaced as a whole.
+//! The manifest: what is flushed, in one small file that is replaced as a whole.
 //!
 //! ```text
 //!  file = "PRMTHMAN" · version:u32 · crc:u32 · body          crc is of the body
 //! ```
 //!
 //! It names every segment with its length, every id table, every topic with its settings, and every group's state as
-//! of the end of journal file `settled`. Everything younger is in the journal files after that one.
+//! of the end of journal file `flushed`. Everything younger is in the journal files after that one.
 //! Invariant: what the manifest names is durable before the manifest is.
 
 use std::collections::BTreeMap;
@@ -15,47 +15,47 @@ use std::path::Path;
 use bytes::Bytes;
 use promethean_event::{EventId, Group, Millis, Seq, Topic};
 
-use super::codec::{Reader, put, put_bytes, u32_at};
-use super::disk::{Disk, read_all, replace};
-use super::ids::TableMeta;
-use super::segment::Meta;
+use crate::log::commit::codec::{Reader, put, put_bytes, u32_at};
+use crate::log::disk::{Disk, read_all, replace};
+use crate::log::flush::ids::TableMeta;
+use crate::log::flush::segment::Meta;
 use crate::{TopicSettings, Version};
 
-pub(super) const NAME: &str = "MANIFEST";
+pub(in crate::log) const NAME: &str = "MANIFEST";
 const MAGIC: &[u8; 8] = b"PRMTHMAN";
 const VERSION: u32 = 1;
 
 /// A group's state as bytes, with its version.
-pub(super) type Saved = (Version, Bytes);
+pub(in crate::log) type Saved = (Version, Bytes);
 
-/// What is settled.
+/// What is flushed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Manifest {
-    /// Journal files up to this one are settled.
-    pub(super) settled: u64,
+pub(in crate::log) struct Manifest {
+    /// Journal files up to this one are flushed.
+    pub(in crate::log) flushed: u64,
     /// The last version given to a group's state.
-    pub(super) version: Version,
+    pub(in crate::log) version: Version,
     /// The last generation given to a rewritten segment.
-    pub(super) generation: u64,
-    pub(super) tables: Vec<TableMeta>,
-    pub(super) topics: BTreeMap<u32, TopicEntry>,
+    pub(in crate::log) generation: u64,
+    pub(in crate::log) tables: Vec<TableMeta>,
+    pub(in crate::log) topics: BTreeMap<u32, TopicEntry>,
 }
 
 /// A topic in the manifest.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct TopicEntry {
-    pub(super) name: Topic,
-    pub(super) settings: TopicSettings,
+pub(in crate::log) struct TopicEntry {
+    pub(in crate::log) name: Topic,
+    pub(in crate::log) settings: TopicSettings,
     /// Events before this one are gone.
-    pub(super) first_seq: Seq,
-    pub(super) last_seq: Seq,
-    pub(super) last: Option<(EventId, Millis)>,
-    pub(super) segments: Vec<Meta>,
-    pub(super) groups: BTreeMap<Group, Saved>,
+    pub(in crate::log) first_seq: Seq,
+    pub(in crate::log) last_seq: Seq,
+    pub(in crate::log) last: Option<(EventId, Millis)>,
+    pub(in crate::log) segments: Vec<Meta>,
+    pub(in crate::log) groups: BTreeMap<Group, Saved>,
 }
 
 impl TopicEntry {
-    pub(super) fn new(name: Topic) -> Self {
+    pub(in crate::log) fn new(name: Topic) -> Self {
         Self {
             name,
             settings: TopicSettings::default(),
@@ -70,7 +70,7 @@ impl TopicEntry {
 
 impl Manifest {
     /// Replaces the manifest of `dir`, durably.
-    pub(super) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    pub(in crate::log) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         let body = self.encode();
         let mut file = Vec::with_capacity(body.len() + 16);
         file.extend_from_slice(MAGIC);
@@ -81,7 +81,7 @@ impl Manifest {
     }
 
     /// Reads the manifest of `dir`; the inner error says what is wrong with its bytes.
-    pub(super) fn read(disk: &dyn Disk, dir: &Path) -> io::Result<Result<Self, &'static str>> {
+    pub(in crate::log) fn read(disk: &dyn Disk, dir: &Path) -> io::Result<Result<Self, &'static str>> {
         let bytes = Bytes::from(read_all(disk, &dir.join(NAME))?);
         if bytes.len() < 16 || &bytes[..8] != MAGIC {
             return Ok(Err("it does not begin like a manifest"));
@@ -98,7 +98,7 @@ impl Manifest {
 
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        for field in [self.settled, self.version, self.generation, self.tables.len() as u64] {
+        for field in [self.flushed, self.version, self.generation, self.tables.len() as u64] {
             put(&mut out, field);
         }
         for table in &self.tables {
@@ -152,7 +152,7 @@ impl Manifest {
     fn decode(body: &Bytes) -> Option<Self> {
         let mut reader = Reader::new(body);
         let mut manifest = Self {
-            settled: reader.number()?,
+            flushed: reader.number()?,
             version: reader.number()?,
             generation: reader.number()?,
             ..Self::default()

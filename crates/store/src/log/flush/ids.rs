@@ -1,4 +1,4 @@
-//! Where ids are: of unsettled events in memory, of settled ones in sorted tables, one for each settle.
+//! Where ids are: of unflushed events in memory, of flushed ones in sorted tables, one for each flush.
 //!
 //! Ids that the hub made go up with time, so tables hardly overlap and a lookup touches one or two of them; within a
 //! table it is a binary search over pages. Ids that clients made may be anything and are in the redb index instead.
@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use foldhash::fast::RandomState;
 use promethean_event::{EventId, Seq};
 
-use super::codec::{u32_at, u64_at};
-use super::disk::{Disk, File, Mode};
-use super::segment::{damaged, failed};
+use crate::log::commit::codec::{u32_at, u64_at};
+use crate::log::disk::{Disk, File, Mode};
+use crate::log::flush::segment::{damaged, failed};
 use crate::{Error, Result};
 
 const ENTRY: usize = 28;
@@ -33,23 +33,23 @@ const PAGE: usize = 4096;
 const CHUNK: usize = 128 * PAGE;
 
 /// Topic number and seq.
-pub(super) type At = (u32, Seq);
+pub(in crate::log) type At = (u32, Seq);
 
 /// Ids and where they are, ascending by id.
-pub(super) type Sorted = Vec<(EventId, At)>;
+pub(in crate::log) type Sorted = Vec<(EventId, At)>;
 
-/// The ids of events that are not settled.
+/// The ids of events that are not flushed.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
-    /// One for each journal file that is not settled, oldest first.
+pub(in crate::log) struct Recent {
+    /// One for each journal file that is not flushed, oldest first.
     files: VecDeque<Arc<Run>>,
-    /// How many files were settled: whoever misses an id here finds it in a view of the index that is no older.
-    pub(super) settles: u64,
+    /// How many files were flushed: whoever misses an id here finds it in a view of the index that is no older.
+    pub(in crate::log) flushes: u64,
 }
 
-/// The ids of one journal file. Whoever settles the file has it without a copy, for nothing is added to it any more.
+/// The ids of one journal file. Whoever flushes the file has it without a copy, for nothing is added to it any more.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Run {
+pub(in crate::log) struct Run {
     journal: u64,
     /// Ids of the hub that came in their order.
     sorted: Vec<(EventId, At)>,
@@ -60,7 +60,7 @@ pub(super) struct Run {
 
 impl Recent {
     /// Adds an id; `journal` is the file its event is in.
-    pub(super) fn insert(&mut self, journal: u64, id: EventId, at: At, client: bool) {
+    pub(in crate::log) fn insert(&mut self, journal: u64, id: EventId, at: At, client: bool) {
         if self.files.back().is_none_or(|run| run.journal != journal) {
             // About as many as last time: growing would copy them.
             let capacity = self.files.back().map_or(0, |run| run.sorted.len());
@@ -77,7 +77,7 @@ impl Recent {
         }
     }
 
-    pub(super) fn get(&self, id: EventId) -> Option<At> {
+    pub(in crate::log) fn get(&self, id: EventId) -> Option<At> {
         self.files.iter().rev().find_map(|run| {
             let hub = || {
                 // The usual client id is younger than all of the hub's.
@@ -91,21 +91,21 @@ impl Recent {
     }
 
     /// The ids of a journal file.
-    pub(super) fn of(&self, journal: u64) -> Arc<Run> {
+    pub(in crate::log) fn of(&self, journal: u64) -> Arc<Run> {
         self.files.iter().find(|run| run.journal == journal).cloned().unwrap_or_default()
     }
 
-    /// Forgets a journal file that is settled. What is returned takes a while to drop: do it outside of locks.
-    pub(super) fn settled(&mut self, journal: u64) -> Option<impl Sized + use<>> {
+    /// Forgets a journal file that is flushed. What is returned takes a while to drop: do it outside of locks.
+    pub(in crate::log) fn flushed(&mut self, journal: u64) -> Option<impl Sized + use<>> {
         let index = self.files.iter().position(|run| run.journal == journal)?;
-        self.settles += 1;
+        self.flushes += 1;
         self.files.remove(index)
     }
 }
 
 impl Run {
     /// The ids that the hub made, ascending.
-    pub(super) fn hub(&self) -> impl Iterator<Item = (EventId, At)> {
+    pub(in crate::log) fn hub(&self) -> impl Iterator<Item = (EventId, At)> {
         let (mut sorted, mut strays) =
             (self.sorted.iter().copied().peekable(), in_order(&self.strays).into_iter().peekable());
         std::iter::from_fn(move || match (sorted.peek(), strays.peek()) {
@@ -116,7 +116,7 @@ impl Run {
     }
 
     /// The ids that clients made, ascending.
-    pub(super) fn clients(&self) -> Sorted {
+    pub(in crate::log) fn clients(&self) -> Sorted {
         in_order(&self.clients)
     }
 }
@@ -129,19 +129,19 @@ fn in_order(ids: &HashMap<EventId, At, RandomState>) -> Sorted {
 
 /// What the manifest knows of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TableMeta {
-    pub(super) number: u64,
-    pub(super) pages: u64,
+pub(in crate::log) struct TableMeta {
+    pub(in crate::log) number: u64,
+    pub(in crate::log) pages: u64,
     /// Topics it has events of.
-    pub(super) topics: u64,
-    pub(super) min: EventId,
-    pub(super) max: EventId,
+    pub(in crate::log) topics: u64,
+    pub(in crate::log) min: EventId,
+    pub(in crate::log) max: EventId,
 }
 
 /// A table that is open for reading.
 #[derive(Debug)]
-pub(super) struct Table {
-    pub(super) meta: TableMeta,
+pub(in crate::log) struct Table {
+    pub(in crate::log) meta: TableMeta,
     path: PathBuf,
     file: Arc<dyn File>,
     /// Where it loses its name when it is damaged; none: whoever looks changes nothing.
@@ -149,13 +149,13 @@ pub(super) struct Table {
     damaged: AtomicBool,
 }
 
-pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
+pub(in crate::log) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join("ids").join(format!("{number:08}.ids"))
 }
 
 impl Table {
     /// Writes a table of ids, which ascend, durably; `None` when there are none.
-    pub(super) fn write(
+    pub(in crate::log) fn write(
         disk: &dyn Disk,
         dir: &Path,
         number: u64,
@@ -166,7 +166,7 @@ impl Table {
         let file = disk.open(&path(dir, number), Mode::Create)?;
         let (mut max, mut pages, mut written) = (min, 0, 0);
         let mut last: HashMap<u32, Seq, RandomState> = HashMap::default();
-        // A part at a time: a whole table would be megabytes of new memory for each settle.
+        // A part at a time: a whole table would be megabytes of new memory for each flush.
         let mut out = Vec::with_capacity(CHUNK);
         while ids.peek().is_some() {
             let start = out.len();
@@ -200,12 +200,12 @@ impl Table {
         Ok(Some(TableMeta { number, pages, topics: last.len() as u64, min, max }))
     }
 
-    pub(super) fn open(disk: &Arc<dyn Disk>, dir: &Path, meta: TableMeta) -> io::Result<Self> {
+    pub(in crate::log) fn open(disk: &Arc<dyn Disk>, dir: &Path, meta: TableMeta) -> io::Result<Self> {
         Ok(Self { disk: Some(Arc::clone(disk)), ..Self::open_to_check(&**disk, dir, meta)? })
     }
 
     /// As [`Self::open`], for one who changes nothing.
-    pub(super) fn open_to_check(disk: &dyn Disk, dir: &Path, meta: TableMeta) -> io::Result<Self> {
+    pub(in crate::log) fn open_to_check(disk: &dyn Disk, dir: &Path, meta: TableMeta) -> io::Result<Self> {
         let path = path(dir, meta.number);
         let file = disk.open(&path, Mode::Read)?;
         if file.len()? < meta.pages * PAGE as u64 {
@@ -214,7 +214,7 @@ impl Table {
         Ok(Self { meta, path, file, disk: None, damaged: AtomicBool::new(false) })
     }
 
-    pub(super) fn remove(&self, disk: &dyn Disk) -> io::Result<()> {
+    pub(in crate::log) fn remove(&self, disk: &dyn Disk) -> io::Result<()> {
         match disk.remove(&self.path) {
             // It was damaged and has lost its name before.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -223,7 +223,7 @@ impl Table {
     }
 
     /// Whether it was found to be damaged.
-    pub(super) fn is_damaged(&self) -> bool {
+    pub(in crate::log) fn is_damaged(&self) -> bool {
         self.damaged.load(Ordering::Acquire)
     }
 
@@ -263,7 +263,7 @@ impl Table {
         Ok(page)
     }
 
-    pub(super) fn get(&self, id: EventId) -> Result<Option<At>> {
+    pub(in crate::log) fn get(&self, id: EventId) -> Result<Option<At>> {
         if id < self.meta.min || id > self.meta.max {
             return Ok(None);
         }
@@ -286,7 +286,7 @@ impl Table {
     }
 
     /// Reads every page and the topics; what is wrong is an error.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(in crate::log) fn check(&self) -> Result<()> {
         for index in 0..self.meta.pages {
             self.page(index)?;
         }
@@ -294,7 +294,7 @@ impl Table {
     }
 
     /// The last seq of each topic in the table.
-    pub(super) fn topics(&self) -> Result<Vec<At>> {
+    pub(in crate::log) fn topics(&self) -> Result<Vec<At>> {
         let offset = self.meta.pages * PAGE as u64;
         let len = usize::try_from(self.meta.topics).unwrap_or(usize::MAX).saturating_mul(12);
         let mut bytes = vec![0; len.saturating_add(4)];
@@ -310,8 +310,8 @@ impl Table {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use super::super::disk::Real;
     use super::*;
+    use crate::log::disk::Real;
 
     fn id(n: u64) -> EventId {
         EventId::from_bytes((u128::from(n) << 40).to_be_bytes())
@@ -404,7 +404,7 @@ mod tests {
         let run = recent.of(3);
         assert_eq!(run.hub().map(|(_, (_, n))| n).collect::<Vec<_>>(), [5, 7, 9, 12]);
         assert_eq!(run.clients(), [(id(1), (1, 1))]);
-        drop(recent.settled(3));
+        drop(recent.flushed(3));
         assert_eq!(recent.get(id(5)), None);
     }
 }

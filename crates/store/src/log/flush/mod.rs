@@ -1,8 +1,13 @@
-//! Settling: the events of a complete journal file go to their topics' segments, then the file is free.
+//! Flushing: the events of a complete journal file go to their topics' segments, then the file is free.
 //!
 //! The order makes a crash harmless at every point: segments durable → id table durable → index durable → manifest
 //! replaced → visible in memory → journal file retired. Until the manifest names it, everything written is only
 //! bytes that the next try writes over; the journal file has it all.
+
+pub(super) mod ids;
+pub(super) mod index;
+pub(super) mod manifest;
+pub(super) mod segment;
 
 use std::collections::HashMap;
 use std::io;
@@ -13,17 +18,17 @@ use std::time::Duration;
 
 use promethean_event::Millis;
 
-use super::codec::Held;
-use super::disk::File;
-use super::ids::Table;
-use super::index::{self, Additions, Latest};
-use super::journal;
-use super::manifest::TopicEntry;
-use super::segment::{Writer, topic_dir};
-use super::shared::{Sealed, Shared, is_full};
-use super::stats::Counters;
-use super::topic::{TopicState, Unsettled};
-use super::writer::step;
+use crate::log::commit::codec::Held;
+use crate::log::commit::journal;
+use crate::log::commit::writer::step;
+use crate::log::disk::File;
+use crate::log::flush::ids::Table;
+use crate::log::flush::index::{Additions, Latest};
+use crate::log::flush::manifest::TopicEntry;
+use crate::log::flush::segment::{Writer, topic_dir};
+use crate::log::memtable::{TopicState, Unflushed};
+use crate::log::shared::{Sealed, Shared, is_full};
+use crate::log::stats::Counters;
 use crate::{Error, TopicSettings};
 
 /// How long to wait for room on the disk before trying again.
@@ -31,7 +36,7 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// Why something in the background did not happen.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(in crate::log) enum Trouble {
     /// The disk is full: try again later.
     NoRoom(String),
     /// Segments of one topic are damaged: the others go on.
@@ -55,43 +60,43 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Settles what is sealed until it is told to stop.
-pub(super) fn run(shared: &Shared) {
+/// Flushes what is sealed until it is told to stop.
+pub(in crate::log) fn run(shared: &Shared) {
     loop {
         let sealed = {
-            let mut settling = shared.settling.lock();
+            let mut flushing = shared.flushing.lock();
             loop {
-                if settling.stop || shared.failed().is_some() {
+                if flushing.stop || shared.failed().is_some() {
                     return;
                 }
-                if let Some(sealed) = settling.sealed.front() {
+                if let Some(sealed) = flushing.sealed.front() {
                     break sealed.clone();
                 }
-                shared.settling_changed.wait(&mut settling);
+                shared.flushing_changed.wait(&mut flushing);
             }
         };
-        match shared.settle(&sealed) {
+        match shared.flush(&sealed) {
             Ok(()) => {
-                let mut settling = shared.settling.lock();
-                settling.sealed.pop_front();
-                settling.no_room = None;
-                shared.settling_changed.notify_all();
+                let mut flushing = shared.flushing.lock();
+                flushing.sealed.pop_front();
+                flushing.no_room = None;
+                shared.flushing_changed.notify_all();
             }
             Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
-                shared.fail(format!("settling failed: {reason}; check the disk, then start again"));
+                shared.fail(format!("flushing failed: {reason}; check the disk, then start again"));
             }
             Err(Trouble::NoRoom(reason)) => {
                 let dir = shared.options.dir.display();
                 let reason = format!("no space left in {dir} ({reason}); free some, the hub goes on by itself");
                 // Once, not at every try.
-                if shared.settling.lock().no_room.is_none() {
-                    tracing::warn!(reason, "settling waits");
+                if shared.flushing.lock().no_room.is_none() {
+                    tracing::warn!(reason, "flushing waits");
                 }
-                let mut settling = shared.settling.lock();
-                settling.no_room = Some(reason);
-                shared.settling_changed.notify_all();
-                if !settling.stop {
-                    shared.settling_changed.wait_for(&mut settling, RETRY);
+                let mut flushing = shared.flushing.lock();
+                flushing.no_room = Some(reason);
+                shared.flushing_changed.notify_all();
+                if !flushing.stop {
+                    shared.flushing_changed.wait_for(&mut flushing, RETRY);
                 }
             }
         }
@@ -117,8 +122,8 @@ struct Done {
 }
 
 impl Shared {
-    /// Settles one journal file.
-    pub(super) fn settle(&self, sealed: &Sealed) -> Result<(), Trouble> {
+    /// Flushes one journal file.
+    pub(in crate::log) fn flush(&self, sealed: &Sealed) -> Result<(), Trouble> {
         let (disk, dir) = (&*self.options.disk, &self.options.dir);
         let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
@@ -131,7 +136,7 @@ impl Shared {
             if let Some(state) = state {
                 // Retention may have dropped events since the file was sealed.
                 entry.first_seq = entry.first_seq.max(manifest.topics.get(number).map_or(1, |old| old.first_seq));
-                let done = self.settle_topic(&state, sealed.journal, &mut entry, &mut unsynced, &mut additions)?;
+                let done = self.flush_topic(&state, sealed.journal, &mut entry, &mut unsynced, &mut additions)?;
                 bytes += done.bytes;
                 tombstones.extend(done.tombstone.map(|oldest| (*number, oldest)));
             }
@@ -154,12 +159,12 @@ impl Shared {
             return Err(error.into());
         }
         let table = table.map(|meta| Table::open(&self.options.disk, dir, meta)).transpose()?;
-        next.settled = sealed.journal;
+        next.flushed = sealed.journal;
         next.version = next.version.max(sealed.version);
         next.write(disk, dir)?;
         *manifest = next;
         // From here on the events are served from their segments; ids go last, so that they are never in neither. And
-        // from here on nothing may ask for the settle to be done again: its ids leave the memory.
+        // from here on nothing may ask for the flush to be done again: its ids leave the memory.
         if let Some(table) = table.map(Arc::new) {
             let mut tables = self.tables.write();
             let mut list = Vec::clone(&tables);
@@ -172,30 +177,30 @@ impl Shared {
             let gone = state.map(|state| {
                 let mut inner = state.inner.lock();
                 inner.tombstones_since(tombstones.get(number).copied());
-                inner.settled(sealed.journal, segments)
+                inner.flushed(sealed.journal, segments)
             });
             drop(gone);
         }
-        let gone = self.recent.lock().settled(sealed.journal);
+        let gone = self.recent.lock().flushed(sealed.journal);
         drop(gone);
         drop(manifest);
         self.retire(sealed.journal)?;
-        Counters::add(&self.counters.settled_bytes, bytes);
-        self.counters.settles.fetch_add(1, Ordering::Release);
+        Counters::add(&self.counters.flushed_bytes, bytes);
+        self.counters.flushes.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
-    /// Puts settled journal files away. Where even that needs room, they wait for the next time, or the next start.
-    fn retire(&self, settled: u64) -> Result<(), Trouble> {
+    /// Puts flushed journal files away. Where even that needs room, they wait for the next time, or the next start.
+    fn retire(&self, flushed: u64) -> Result<(), Trouble> {
         let (disk, dir) = (&*self.options.disk, &self.options.dir.join("journal"));
         let keep = journal::FIRST + self.options.journal_bytes + 2 * step(self.options.journal_bytes);
         let retired = journal::files(disk, dir).and_then(|files| {
-            let mut done = files.into_iter().filter(|(number, _)| *number <= settled);
+            let mut done = files.into_iter().filter(|(number, _)| *number <= flushed);
             done.try_for_each(|(number, _)| journal::retire(disk, dir, number, keep))
         });
         match retired {
             Err(error) if is_full(&error) => {
-                tracing::warn!(%error, "a settled journal file could not be put away; it is tried again later");
+                tracing::warn!(%error, "a flushed journal file could not be put away; it is tried again later");
                 Ok(())
             }
             retired => Ok(retired?),
@@ -203,7 +208,7 @@ impl Shared {
     }
 
     /// Writes a topic's part of a journal file to its segments.
-    fn settle_topic(
+    fn flush_topic(
         &self,
         state: &TopicState,
         journal: u64,
@@ -215,7 +220,7 @@ impl Shared {
         let form = (self.options.block_bytes, self.options.compress);
         let target = self.segment_target(&entry.settings);
         let (mut writer, mut done): (Option<Writer>, Done) = (None, Done::default());
-        if let Some(Unsettled { first, events, gone, keys }) = state.sealed(journal) {
+        if let Some(Unflushed { first, events, gone, keys }) = state.sealed(journal) {
             for (seq, event) in (first..).zip(events.iter()).skip(gone) {
                 let open = match writer.take() {
                     Some(open) if open.size() < target.0 && open.meta.events < target.1 => open,

@@ -19,19 +19,19 @@ const KEYED: u8 = 2;
 
 /// An event as the engine holds it, without topic and seq, which its place tells.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
-    pub(super) id: EventId,
-    pub(super) ts: Millis,
-    pub(super) appended: Millis,
-    pub(super) spans: Spans,
+pub(in crate::log) struct Held {
+    pub(in crate::log) id: EventId,
+    pub(in crate::log) ts: Millis,
+    pub(in crate::log) appended: Millis,
+    pub(in crate::log) spans: Spans,
     /// The client made the id: it is in the index of client ids.
-    pub(super) client: bool,
-    pub(super) body: Bytes,
+    pub(in crate::log) client: bool,
+    pub(in crate::log) body: Bytes,
 }
 
 impl Held {
     /// The key, as a slice of the body where it needs no unescaping.
-    pub(super) fn key(&self) -> Option<Bytes> {
+    pub(in crate::log) fn key(&self) -> Option<Bytes> {
         if self.spans.key_start == 0 {
             return None;
         }
@@ -46,7 +46,7 @@ impl Held {
     }
 
     /// Puts its seq under its key, if it has one. A key that is there already costs no new reference.
-    pub(super) fn keep_latest<S: BuildHasher>(&self, keys: &mut HashMap<Bytes, Seq, S>, seq: Seq) {
+    pub(in crate::log) fn keep_latest<S: BuildHasher>(&self, keys: &mut HashMap<Bytes, Seq, S>, seq: Seq) {
         let (start, len) = (self.spans.key_start as usize, self.spans.key_len as usize);
         if start == 0 {
             return;
@@ -62,19 +62,19 @@ impl Held {
     }
 
     /// Whether the payload is `null`.
-    pub(super) fn is_tombstone(&self) -> bool {
+    pub(in crate::log) fn is_tombstone(&self) -> bool {
         let end = self.body.len().saturating_sub(1);
         self.body.get(self.spans.payload as usize..end) == Some(b"null")
     }
 
     /// The event's bytes in the wire form, about (exact but for the digits of its seq).
-    pub(super) fn wire_len(&self) -> u64 {
+    pub(in crate::log) fn wire_len(&self) -> u64 {
         self.body.len() as u64 + 56
     }
 }
 
 /// LEB128.
-pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
+pub(in crate::log) fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push((number & 0x7f) as u8 | 0x80);
         number >>= 7;
@@ -82,7 +82,7 @@ pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(in crate::log) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
@@ -95,7 +95,7 @@ fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
-pub(super) fn put_event(out: &mut Vec<u8>, event: &Held, seq: Seq, base_seq: Seq, base_ts: u64) {
+pub(in crate::log) fn put_event(out: &mut Vec<u8>, event: &Held, seq: Seq, base_seq: Seq, base_ts: u64) {
     let keyed = event.spans.key_start != 0;
     out.push(u8::from(event.client) | if keyed { KEYED } else { 0 });
     put(out, seq.wrapping_sub(base_seq));
@@ -112,26 +112,26 @@ pub(super) fn put_event(out: &mut Vec<u8>, event: &Held, seq: Seq, base_seq: Seq
 }
 
 /// Reads along bytes that are shared with what is read.
-pub(super) struct Reader<'a> {
+pub(in crate::log) struct Reader<'a> {
     bytes: &'a Bytes,
     at: usize,
     end: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a Bytes) -> Self {
+    pub(in crate::log) fn new(bytes: &'a Bytes) -> Self {
         Self { bytes, at: 0, end: bytes.len() }
     }
 
-    pub(super) fn within(bytes: &'a Bytes, range: std::ops::Range<usize>) -> Self {
+    pub(in crate::log) fn within(bytes: &'a Bytes, range: std::ops::Range<usize>) -> Self {
         Self { bytes, at: range.start, end: range.end.min(bytes.len()) }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::log) fn is_empty(&self) -> bool {
         self.at >= self.end
     }
 
-    pub(super) fn byte(&mut self) -> Option<u8> {
+    pub(in crate::log) fn byte(&mut self) -> Option<u8> {
         if self.at >= self.end {
             return None;
         }
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         Some(byte)
     }
 
-    pub(super) fn number(&mut self) -> Option<u64> {
+    pub(in crate::log) fn number(&mut self) -> Option<u64> {
         let mut number = 0_u64;
         for shift in (0..70).step_by(7) {
             let byte = self.byte()?;
@@ -156,11 +156,11 @@ impl<'a> Reader<'a> {
         None
     }
 
-    pub(super) fn small(&mut self) -> Option<u32> {
+    pub(in crate::log) fn small(&mut self) -> Option<u32> {
         u32::try_from(self.number()?).ok()
     }
 
-    pub(super) fn slice(&mut self, len: u64) -> Option<Bytes> {
+    pub(in crate::log) fn slice(&mut self, len: u64) -> Option<Bytes> {
         let end = self.at.checked_add(usize::try_from(len).ok()?)?;
         if end > self.end {
             return None;
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         Some(slice)
     }
 
-    pub(super) fn id(&mut self) -> Option<EventId> {
+    pub(in crate::log) fn id(&mut self) -> Option<EventId> {
         let end = self.at.checked_add(16)?;
         if end > self.end {
             return None;
@@ -180,16 +180,16 @@ impl<'a> Reader<'a> {
         Some(EventId::from_bytes(id))
     }
 
-    pub(super) fn bytes(&mut self) -> Option<Bytes> {
+    pub(in crate::log) fn bytes(&mut self) -> Option<Bytes> {
         let len = self.number()?;
         self.slice(len)
     }
 
-    pub(super) fn text(&mut self) -> Option<String> {
+    pub(in crate::log) fn text(&mut self) -> Option<String> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
-    pub(super) fn event(&mut self, base_seq: Seq, base_ts: u64) -> Option<(Seq, Held)> {
+    pub(in crate::log) fn event(&mut self, base_seq: Seq, base_ts: u64) -> Option<(Seq, Held)> {
         let flags = self.byte()?;
         let seq = base_seq.wrapping_add(self.number()?);
         let id = self.id()?;
@@ -204,11 +204,11 @@ impl<'a> Reader<'a> {
 }
 
 /// Little-endian numbers at fixed places; what is too short reads as 0 and fails its checksum.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(in crate::log) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(in crate::log) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|part| part.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 

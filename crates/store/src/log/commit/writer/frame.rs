@@ -8,10 +8,10 @@ use foldhash::fast::RandomState;
 use promethean_event::{EventId, Group, Seq};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::super::codec::Held;
-use super::super::ids::At;
-use super::super::journal::FRAME_HEAD;
-use super::super::topic::TopicState;
+use crate::log::commit::codec::Held;
+use crate::log::commit::journal::FRAME_HEAD;
+use crate::log::flush::ids::At;
+use crate::log::memtable::TopicState;
 use crate::{Error, Outcome, Result, Saved, TopicSettings, Version};
 
 /// A frame that is being built, or is on its way to the disk. Kept for its memory.

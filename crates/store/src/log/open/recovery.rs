@@ -1,6 +1,6 @@
 //! Opening: finds out what is there, replays the journal, and changes nothing before it knows that it may.
 //!
-//! Replay reads what is unsettled and no more. A last frame that is not whole was never promised and is cut; a bad
+//! Replay reads what is unflushed and no more. A last frame that is not whole was never promised and is cut; a bad
 //! frame before promised ones is damage, named and not passed over.
 
 use std::io;
@@ -9,22 +9,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::codec::Reader;
-use super::disk::{Disk, Mode, read_all, replace};
-use super::entry::{self, Entry};
-use super::journal::{self, Journal, Next, Scan};
-use super::manifest::{self, Manifest, TopicEntry};
-use super::options::{OpenError, Options};
-use super::rebuild;
-use super::shared::{Sealed, Shared};
-use super::writer::{Writer, step};
 use crate::Version;
+use crate::log::commit::codec::Reader;
+use crate::log::commit::entry::{self, Entry};
+use crate::log::commit::journal::{self, Journal, Next, Scan};
+use crate::log::commit::writer::{Writer, step};
+use crate::log::disk::{Disk, Mode, read_all, replace};
+use crate::log::flush::manifest::{self, Manifest, TopicEntry};
+use crate::log::open::rebuild;
+use crate::log::options::{OpenError, Options};
+use crate::log::shared::{Sealed, Shared};
 
-pub(super) const FORMAT: &str = "FORMAT";
-pub(super) const FORMAT_TEXT: &str = "promethean log 1\n";
-pub(super) const LOCK: &str = "LOCK";
-/// Empty; there once the journal has its first file, for as long as nothing is settled only this says that there is one.
-pub(super) const BEGUN: &str = "JOURNAL";
+pub(in crate::log) const FORMAT: &str = "FORMAT";
+pub(in crate::log) const FORMAT_TEXT: &str = "promethean log 1\n";
+pub(in crate::log) const LOCK: &str = "LOCK";
+/// Empty; there once the journal has its first file, for as long as nothing is flushed only this says that there is one.
+pub(in crate::log) const BEGUN: &str = "JOURNAL";
 /// How FORMAT begins while something else than a hub makes the directory; what it is follows.
 const UNFINISHED: &str = "unfinished ";
 /// The directories in a data directory.
@@ -32,18 +32,18 @@ const DIRS: [&str; 3] = ["journal", "topics", "ids"];
 
 type Lock = Box<dyn std::any::Any + Send + std::marker::Sync>;
 
-pub(super) fn io_error(doing: impl Into<String>) -> impl FnOnce(io::Error) -> OpenError {
+pub(in crate::log) fn io_error(doing: impl Into<String>) -> impl FnOnce(io::Error) -> OpenError {
     let doing = doing.into();
     move |error| OpenError::Io { doing, error }
 }
 
 /// Opens the directory: the shared state with the journal replayed, and the writer that goes on with it.
-pub(super) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Lock), OpenError> {
+pub(in crate::log) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Lock), OpenError> {
     let (disk, dir) = (options.disk.clone(), options.dir.clone());
     let lock = enter(&*disk, &dir)?;
     let manifest = read_manifest(&*disk, &dir)?;
     check_segments(&*disk, &dir, &manifest)?;
-    let files = unsettled(&*disk, &dir, manifest.settled)?;
+    let files = unflushed(&*disk, &dir, manifest.flushed)?;
     let scans = scan_all(&*disk, &files)?;
     // Everything is readable: from here on the directory may be changed.
     let (index, tables, manifest) = rebuild::open_index(&options, manifest)?;
@@ -58,7 +58,7 @@ pub(super) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Lock), Open
         }
     }
     let version = replay.version;
-    retire_settled(&shared)?;
+    retire_flushed(&shared)?;
     let journal = go_on(&mut replay, &files, &scans)?;
     has_begun(&shared)?;
     let writer = Writer::new(shared.clone(), journal, version);
@@ -96,7 +96,7 @@ fn enter(disk: &dyn Disk, dir: &Path) -> Result<Lock, OpenError> {
 }
 
 /// Whether the directory is a data directory (or one that is to be made: `false`). Everything else is refused.
-pub(super) fn recognise(
+pub(in crate::log) fn recognise(
     disk: &dyn Disk,
     dir: &Path,
     failed: impl Fn(io::Error) -> OpenError,
@@ -129,18 +129,18 @@ fn is_left_by_creation(disk: &dyn Disk, dir: &Path, name: &str) -> bool {
 }
 
 /// Begins a data directory that no hub may open before [`finish`]; `what` says who makes it.
-pub(super) fn begin(disk: &dyn Disk, dir: &Path, what: &str) -> io::Result<()> {
+pub(in crate::log) fn begin(disk: &dyn Disk, dir: &Path, what: &str) -> io::Result<()> {
     disk.create_dir(dir)?;
     replace(disk, dir, FORMAT, format!("{UNFINISHED}{what}\n").as_bytes())?;
     DIRS.iter().try_for_each(|name| disk.create_dir(&dir.join(name)))
 }
 
 /// Makes it a data directory.
-pub(super) fn finish(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+pub(in crate::log) fn finish(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     replace(disk, dir, FORMAT, FORMAT_TEXT.as_bytes())
 }
 
-pub(super) fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
+pub(in crate::log) fn read_manifest(disk: &dyn Disk, dir: &Path) -> Result<Manifest, OpenError> {
     let file = dir.join(manifest::NAME);
     let damaged = |what: &str| OpenError::Damaged { file: file.clone(), offset: 0, what: what.to_owned() };
     let manifest = match Manifest::read(disk, dir) {
@@ -165,18 +165,18 @@ fn check_segments(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result<()
     Ok(())
 }
 
-/// The journal files that are not settled.
-pub(super) fn unsettled(disk: &dyn Disk, dir: &Path, settled: u64) -> Result<Vec<(u64, PathBuf)>, OpenError> {
+/// The journal files that are not flushed.
+pub(in crate::log) fn unflushed(disk: &dyn Disk, dir: &Path, flushed: u64) -> Result<Vec<(u64, PathBuf)>, OpenError> {
     // Before the files are listed: a hub may be making both.
-    let begun = settled > 0 || is_there(disk, &dir.join(BEGUN))?;
+    let begun = flushed > 0 || is_there(disk, &dir.join(BEGUN))?;
     let dir = dir.join("journal");
     let files = journal::files(disk, &dir).map_err(io_error(format!("{} could not be listed", dir.display())))?;
-    let files: Vec<_> = files.into_iter().filter(|(number, _)| *number > settled).collect();
+    let files: Vec<_> = files.into_iter().filter(|(number, _)| *number > flushed).collect();
     let numbers = files.iter().map(|(number, _)| *number).chain([u64::MAX]);
-    // The next file is durable before one is sealed, and only sealed ones are settled: there is always one then. Before,
+    // The next file is durable before one is sealed, and only sealed ones are flushed: there is always one then. Before,
     // there is one once it is said to have begun. (A restore and a salvage leave none.)
     let needed = files.len().max(usize::from(begun));
-    for (number, expected) in numbers.zip(settled + 1..).take(needed) {
+    for (number, expected) in numbers.zip(flushed + 1..).take(needed) {
         if number != expected {
             let what = "the journal file is missing".to_owned();
             return Err(OpenError::Damaged { file: dir.join(journal::name(expected)), offset: 0, what });
@@ -192,12 +192,12 @@ fn is_there(disk: &dyn Disk, path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// The journal has a file that is durable: from now on there has to be one, also while nothing is settled. Before
+/// The journal has a file that is durable: from now on there has to be one, also while nothing is flushed. Before
 /// anything is promised.
 fn has_begun(shared: &Shared) -> Result<(), OpenError> {
     let (disk, dir) = (&*shared.options.disk, &shared.options.dir);
     let path = dir.join(BEGUN);
-    if shared.manifest.lock().settled > 0 || is_there(disk, &path)? {
+    if shared.manifest.lock().flushed > 0 || is_there(disk, &path)? {
         return Ok(());
     }
     let made = disk.open(&path, Mode::Create).and_then(|_| disk.sync_dir(dir));
@@ -205,7 +205,7 @@ fn has_begun(shared: &Shared) -> Result<(), OpenError> {
 }
 
 /// Reads all files, the last one first: each says where the one before ends.
-pub(super) fn scan_all(disk: &dyn Disk, files: &[(u64, PathBuf)]) -> Result<Vec<(Bytes, Scan)>, OpenError> {
+pub(in crate::log) fn scan_all(disk: &dyn Disk, files: &[(u64, PathBuf)]) -> Result<Vec<(Bytes, Scan)>, OpenError> {
     let mut scans = Vec::with_capacity(files.len());
     let mut sealed_end = None;
     for (number, path) in files.iter().rev() {
@@ -287,22 +287,22 @@ impl Replay<'_> {
         Some(())
     }
 
-    /// The file is complete: settling may take it.
+    /// The file is complete: flushing may take it.
     fn seal(&mut self, journal: u64) {
         let topics = self.shared.topics.read();
         let topics = topics.by_number.iter().map(|state| (state.number, entry::snapshot(state))).collect();
         let sealed = Sealed { journal, version: self.version, topics };
-        self.shared.settling.lock().sealed.push_back(sealed);
+        self.shared.flushing.lock().sealed.push_back(sealed);
     }
 }
 
-/// A crash between the manifest and the end of a settle leaves files that are not needed any more.
-fn retire_settled(shared: &Shared) -> Result<(), OpenError> {
+/// A crash between the manifest and the end of a flush leaves files that are not needed any more.
+fn retire_flushed(shared: &Shared) -> Result<(), OpenError> {
     let (disk, dir) = (&*shared.options.disk, shared.options.dir.join("journal"));
-    let settled = shared.manifest.lock().settled;
-    let doing = || io_error(format!("a settled journal file in {} could not be put away", dir.display()));
+    let flushed = shared.manifest.lock().flushed;
+    let doing = || io_error(format!("a flushed journal file in {} could not be put away", dir.display()));
     for (number, _) in journal::files(disk, &dir).map_err(doing())? {
-        if number <= settled {
+        if number <= flushed {
             journal::retire(disk, &dir, number, u64::MAX).map_err(doing())?;
         }
     }
@@ -326,7 +326,7 @@ fn go_on(replay: &mut Replay<'_>, files: &[(u64, PathBuf)], scans: &[(Bytes, Sca
             file.sync().map_err(doing())?;
             (number + 1, scan.end)
         }
-        _ => (replay.shared.manifest.lock().settled + 1, 0),
+        _ => (replay.shared.manifest.lock().flushed + 1, 0),
     };
     let journal = Journal::create(&Next { disk, dir, number, previous_end, step }).map_err(doing())?;
     if let Some((last, _)) = files.last() {
