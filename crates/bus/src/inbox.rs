@@ -14,7 +14,7 @@ use promethean_store::Fence;
 use tokio::sync::Notify;
 
 use crate::Error;
-use crate::dispatcher::MemberId;
+use crate::group::MemberId;
 
 /// A subscription's number, unique in the hub.
 pub type SubscriptionId = MemberId;

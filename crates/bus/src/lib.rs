@@ -3,7 +3,7 @@
 //! # Layout, in the order of an event's way
 //!
 //! [`Bus`] is the handle. [`Burst`] seals what is published and the store appends it. The `runner` of a (topic,
-//! group) feeds the pure [`dispatcher`] and carries its commands out; deliveries go into an [`Inbox`], where a
+//! group) feeds the pure [`group::Dispatcher`] and carries its commands out; deliveries go into an [`Inbox`], where a
 //! [`Subscription`] (or the gateway, one inbox for a whole connection) takes them. Answers go the way back.
 //!
 //! ```
@@ -28,9 +28,9 @@ mod burst;
 mod bus;
 mod clock;
 mod compaction;
-pub mod dispatcher;
 mod error;
 mod fan_in;
+pub mod group;
 mod handler;
 mod inbox;
 pub mod metrics;
@@ -46,8 +46,8 @@ mod typed;
 pub use burst::{Burst, Placed, Published};
 pub use bus::{Bus, BusOptions, Request, TopicGate};
 pub use compaction::{COMPACTOR_GROUP, Compacted, Compactor, run_compactors};
-pub use dispatcher::{Answer, Receipt};
 pub use error::Error;
+pub use group::{Answer, Receipt};
 pub use handler::{Handling, Running};
 pub use inbox::{Given, Inbox, SubscriptionId};
 pub use redrive::{Letters, OWN_GROUPS, REDRIVE_GROUP, Redriven};

@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use promethean_event::{Group, Topic};
 
-use crate::dispatcher::{Counts, Dispatcher};
+use crate::group::{Counts, Dispatcher};
 
 /// The name under which what is over the bound is counted.
 pub const OTHER: &str = "_other";

@@ -13,7 +13,7 @@ use promethean_store::{Fence, Ownership, Peer};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::dispatcher::{Answer, MemberOptions, Policy, Receipt};
+use crate::group::{Answer, MemberOptions, Policy, Receipt};
 use crate::inbox::SubscriptionId;
 use crate::{Error, GroupStatus};
 

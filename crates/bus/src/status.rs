@@ -6,7 +6,7 @@ use promethean_event::{Cursor, EventId, Group, Millis, Seq, Topic};
 use promethean_store::Mark;
 use serde::{Deserialize, Serialize};
 
-use crate::dispatcher::{Counts, Dispatcher, MemberId, Unanswered, Why};
+use crate::group::{Counts, Dispatcher, MemberId, Unanswered, Why};
 use crate::relay::Origin;
 
 pub(crate) fn cursor(topic: &Topic, seq: Seq, last: Mark) -> Cursor {

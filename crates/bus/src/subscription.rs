@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use crate::bus::{Core, Request, TopicGate};
-use crate::dispatcher::{Answer, MemberOptions, Policy, Receipt};
+use crate::group::{Answer, MemberOptions, Policy, Receipt};
 use crate::inbox::{Given, Inbox, Subscriber, SubscriptionId};
 use crate::relay::Origin;
 use crate::runner::Input;

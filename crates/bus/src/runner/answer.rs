@@ -5,7 +5,7 @@ use promethean_event::{Code, EventId};
 use super::Runner;
 use super::input::Reply;
 use crate::Error;
-use crate::dispatcher::{Answer, MemberId, Receipt};
+use crate::group::{Answer, MemberId, Receipt};
 
 impl Runner {
     pub(super) async fn on_answer(

@@ -7,7 +7,7 @@ use promethean_store::{Outcome, ReadMax, Result as StoreResult};
 
 use super::Runner;
 use crate::bus::Core;
-use crate::dispatcher::{Command, DeadLetter, Deliver, Dispatcher};
+use crate::group::{Command, DeadLetter, Deliver, Dispatcher};
 use crate::{Burst, Given, burst};
 
 impl Runner {

@@ -19,7 +19,7 @@ use super::attached::Attached;
 use super::seat::{End, Member, PATIENCE, Seat, not_the_owner};
 use super::{Input, sleep_until};
 use crate::Error;
-use crate::dispatcher::{Answer, MemberId, Receipt};
+use crate::group::{Answer, MemberId, Receipt};
 use crate::inbox::Given;
 use crate::relay::{Cluster, RelayError, RelayGiven, RelayJoin, Relayed, Remote, SeekTo};
 use crate::status::MemberStatus;

@@ -7,7 +7,7 @@ use promethean_store::{KeySnapshot, ReadMax, Start, TopicInfo};
 use tokio::sync::oneshot;
 
 use super::{Fatal, Member, Runner};
-use crate::dispatcher::{Answer, MemberId, MemberOptions, Policy, Receipt};
+use crate::group::{Answer, MemberId, MemberOptions, Policy, Receipt};
 use crate::inbox::Subscriber;
 use crate::relay::Origin;
 use crate::status::GroupStatus;

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::Error;
 use crate::bus::Core;
-use crate::dispatcher::{Command, Dispatcher, MemberId};
+use crate::group::{Command, Dispatcher, MemberId};
 use crate::metrics::GroupObserver;
 
 use ahead::Ahead;

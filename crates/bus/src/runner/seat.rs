@@ -19,7 +19,7 @@ use super::input::Reply;
 use super::{Fatal, Handle, Input, Join, Runner, sleep_until};
 use crate::Error;
 use crate::bus::Core;
-use crate::dispatcher::{MemberId, MemberOptions, Policy};
+use crate::group::{MemberId, MemberOptions, Policy};
 use crate::inbox::{Given, Subscriber};
 use crate::relay::{Cluster, Origin};
 

@@ -6,7 +6,7 @@ use promethean_event::{Group, Millis, Topic};
 use promethean_store::{GroupState, TopicInfo};
 
 use super::Runner;
-use crate::dispatcher::Dispatcher;
+use crate::group::Dispatcher;
 use crate::status::{GroupStatus, Holding, MemberStatus, cursor_of};
 
 /// Most unfinished events that are listed.

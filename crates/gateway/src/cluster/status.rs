@@ -22,7 +22,7 @@ pub(super) fn seen_from(me: &str, mut status: GroupStatus) -> GroupStatus {
 mod tests {
     use std::time::Duration;
 
-    use promethean_bus::dispatcher::Counts;
+    use promethean_bus::group::Counts;
     use promethean_bus::{EventId, Group, Holding, HoldingState, Topic};
     use promethean_event::Millis;
 

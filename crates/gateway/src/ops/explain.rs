@@ -269,7 +269,7 @@ fn seconds(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use promethean_bus::dispatcher::Counts;
+    use promethean_bus::group::Counts;
     use promethean_bus::{Cursor, MemberStatus};
 
     use super::*;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use promethean_bus::dispatcher::{Answer, Receipt};
+use promethean_bus::group::{Answer, Receipt};
 use promethean_bus::{
     Code, Cursor, Error, EventId, Group, GroupStatus, RelayError, RelayJoin, Relaying, Relays, Remote, SeekTo,
     SubscribeOptions, SubscriptionId, Topic,

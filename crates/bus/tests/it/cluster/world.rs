@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use promethean_bus::dispatcher::{Answer, Receipt};
+use promethean_bus::group::{Answer, Receipt};
 use promethean_bus::{
     Bus, Cluster, Cursor, Error, EventId, Given, Group, GroupStatus, Inbox, Membership, Origin, RelayError, RelayGiven,
     RelayJoin, Relayed, Relaying, Relays, Remote, Request, SeekTo, Selector, SubscribeOptions, Topic,

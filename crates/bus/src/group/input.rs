@@ -6,7 +6,7 @@ use promethean_event::{Event, EventId, Millis, Seq, limits};
 
 use super::entry::State;
 use super::finish::{Back, Wait};
-use super::member::Member;
+use super::members::Member;
 use super::{Command, Dispatcher, MemberId, MemberOptions, Policy};
 
 /// A consumer's answer to a delivery.
@@ -55,23 +55,24 @@ impl Dispatcher {
         policy: Policy,
     ) -> Result<(), (&'static str, String)> {
         let policy = policy.normalised();
-        if self.members.is_empty() {
+        if self.members.list.is_empty() {
             self.set_policy(policy);
-        } else if let Some(conflict) = self.policy.conflict(&policy) {
+        } else if let Some(conflict) = self.members.policy.conflict(&policy) {
             return Err(conflict);
         }
-        self.members.push(Member { id, options, in_flight: 0, allowance: usize::MAX, paused: false });
+        self.members.list.push(Member { id, options, in_flight: 0, allowance: usize::MAX, paused: false });
         Ok(())
     }
 
     /// Another policy than before may block or wake what is unfinished: it is read again under the new one.
     fn set_policy(&mut self, policy: Policy) {
-        if self.policy == policy {
+        if self.members.policy == policy {
             return;
         }
-        let (tail, first_lease, counts, dirty) = (self.tail, self.next_lease, self.counts, self.dirty);
-        *self = Self::new(self.state(), self.is_dead_letter, first_lease);
-        (self.tail, self.policy, self.counts, self.dirty) = (tail, policy, counts, dirty);
+        let (tail, counts, dirty) = (self.progress.tail, self.stats.counts, self.progress.dirty);
+        *self = Self::new(self.state(), self.is_dead_letter, self.pending.next_lease);
+        (self.progress.tail, self.members.policy, self.stats.counts) = (tail, policy, counts);
+        self.progress.dirty = dirty;
     }
 
     /// A member goes away: what it holds goes to the others at once.
@@ -82,9 +83,8 @@ impl Dispatcher {
 
     /// A delivery that its member never saw comes back: it does not count.
     pub fn on_unseen(&mut self, id: EventId, lease: u64, now: Millis, out: &mut Vec<Command>) {
-        let Some(&seq) = self.ids.get(&id) else { return };
-        let current = |entry: &super::entry::Entry| entry.lease == lease && matches!(entry.state, State::Held { .. });
-        if self.entries.get(&seq).is_some_and(current) {
+        let Some((seq, entry)) = self.pending.by_id(id) else { return };
+        if entry.lease == lease && matches!(entry.state, State::Held { .. }) {
             self.bring_back(seq, Back::Released { wait: Wait::None }, now, out);
         }
     }
@@ -96,77 +96,77 @@ impl Dispatcher {
 
     fn give_back(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>, back: impl Fn() -> Back) {
         let held = |state: State| matches!(state, State::Held { member, .. } if member == id);
-        let seqs: Vec<Seq> = self.entries.iter().filter(|(_, entry)| held(entry.state)).map(|(&seq, _)| seq).collect();
+        let seqs: Vec<Seq> =
+            self.pending.entries.iter().filter(|(_, entry)| held(entry.state)).map(|(&seq, _)| seq).collect();
         for seq in seqs {
             self.bring_back(seq, back(), now, out);
         }
-        self.members.retain(|member| member.id != id);
+        self.members.list.retain(|member| member.id != id);
     }
 
     /// Stops or goes on with deliveries to a member; whether there is one.
     pub fn on_pause(&mut self, id: MemberId, paused: bool) -> bool {
-        let member = self.members.iter_mut().find(|member| member.id == id);
-        member.map(|member| member.paused = paused).is_some()
+        self.members.get_mut(id).map(|member| member.paused = paused).is_some()
     }
 
     /// Says how many more events a member may take for reasons outside this topic.
     pub fn on_allowance(&mut self, id: MemberId, allowance: usize) {
-        if let Some(member) = self.members.iter_mut().find(|member| member.id == id) {
+        if let Some(member) = self.members.get_mut(id) {
             member.allowance = allowance;
         }
     }
 
     /// How many events there are that a member could take if nothing outside this topic stood against it.
     pub fn wanted(&self, id: MemberId) -> usize {
-        let Some(member) = self.members.iter().find(|member| member.id == id && !member.paused) else { return 0 };
-        let unread = usize::try_from((self.tail + 1).saturating_sub(self.next)).unwrap_or(usize::MAX);
-        let in_snapshot = self.snapshot.as_ref().is_some_and(|snapshot| !snapshot.exhausted);
-        let there = if in_snapshot { usize::MAX } else { unread.saturating_add(self.ready.len()) };
+        let Some(member) = self.members.get(id).filter(|member| !member.paused) else { return 0 };
+        let unread = usize::try_from((self.progress.tail + 1).saturating_sub(self.progress.next)).unwrap_or(usize::MAX);
+        let in_snapshot = self.progress.snapshot.as_ref().is_some_and(|snapshot| !snapshot.exhausted);
+        let there = if in_snapshot { usize::MAX } else { unread.saturating_add(self.pending.ready.len()) };
         there.min(member.options.max_in_flight.saturating_sub(member.in_flight))
     }
 
     /// The allowance that a member has left.
     pub fn allowance(&self, id: MemberId) -> usize {
-        self.members.iter().find(|member| member.id == id).map_or(0, |member| member.allowance)
+        self.members.get(id).map_or(0, |member| member.allowance)
     }
 
     /// The topic has grown to `tail`.
     pub fn on_tail(&mut self, tail: Seq) {
-        self.tail = self.tail.max(tail);
+        self.progress.tail = self.progress.tail.max(tail);
     }
 
     /// The events from `from` on, as many as were asked for or there are. Seqs left out are holes: done.
     pub fn on_read(&mut self, from: Seq, events: &[Event], now: Millis, out: &mut Vec<Command>) {
-        self.reading = false;
-        if from != self.next {
+        self.progress.reading = false;
+        if from != self.progress.next {
             // The place was moved meanwhile.
             return;
         }
         if events.is_empty() {
             // Everything up to the tail is gone: trimmed or compacted away.
-            let tail = self.tail;
-            if self.next <= tail {
-                self.mark_range(self.next, tail, None);
-                self.next = tail + 1;
+            let tail = self.progress.tail;
+            if self.progress.next <= tail {
+                self.progress.mark_range(self.progress.next, tail, None);
+                self.progress.next = tail + 1;
             }
         }
         for event in events {
-            if event.seq > self.next {
-                self.mark_range(self.next, event.seq - 1, None);
+            if event.seq > self.progress.next {
+                self.progress.mark_range(self.progress.next, event.seq - 1, None);
             }
-            self.next = event.seq + 1;
-            if event.seq > self.floor && !self.done.contains(event.seq) {
+            self.progress.next = event.seq + 1;
+            if event.seq > self.progress.floor && !self.progress.done.contains(event.seq) {
                 self.admit(event, false, now, out);
             }
         }
-        self.tail = self.tail.max(self.next - 1);
+        self.progress.tail = self.progress.tail.max(self.progress.next - 1);
         self.hand_out_ready(now, out);
     }
 
     /// More events of the snapshot; none: that was all.
     pub fn on_snapshot(&mut self, events: &[Event], now: Millis, out: &mut Vec<Command>) {
-        self.reading = false;
-        let Some(snapshot) = &mut self.snapshot else { return };
+        self.progress.reading = false;
+        let Some(snapshot) = &mut self.progress.snapshot else { return };
         let cut = snapshot.cut;
         if events.is_empty() {
             snapshot.exhausted = true;
@@ -174,9 +174,9 @@ impl Dispatcher {
             return;
         }
         for event in events {
-            let done = self.snapshot.as_ref().is_none_or(|snapshot| snapshot.done.contains(event.seq));
+            let done = self.progress.snapshot.as_ref().is_none_or(|snapshot| snapshot.done.contains(event.seq));
             // Beyond the cut: written since, it comes with the live events.
-            if event.seq <= cut && !done && !self.entries.contains_key(&event.seq) {
+            if event.seq <= cut && !done && !self.pending.entries.contains_key(&event.seq) {
                 self.admit(event, true, now, out);
             }
         }
@@ -185,24 +185,24 @@ impl Dispatcher {
     /// What was read of the snapshot before the group was loaded and is not done, the first `max`. Asked for at the end of
     /// the snapshot: where it was opened anew, a key that was written since is not in it any more.
     pub fn left_of_snapshot(&self, max: usize) -> Vec<Seq> {
-        let Some(snapshot) = &self.snapshot else { return Vec::new() };
-        self.carried.range(..=snapshot.cut).take(max).map(|(&seq, _)| seq).collect()
+        let Some(snapshot) = &self.progress.snapshot else { return Vec::new() };
+        self.progress.carried.range(..=snapshot.cut).take(max).map(|(&seq, _)| seq).collect()
     }
 
     /// Of what was left of the snapshot, what is still in the log; the rest is gone.
     pub fn on_left_of_snapshot(&mut self, left: &[Seq], events: &[Event], now: Millis, out: &mut Vec<Command>) {
-        self.reading = false;
+        self.progress.reading = false;
         if !events.is_empty() {
             self.on_snapshot(events, now, out);
         }
         for seq in left {
-            self.carried.remove(seq);
+            self.progress.carried.remove(seq);
         }
     }
 
     /// Reading failed: it may be asked for again.
     pub fn on_read_failed(&mut self) {
-        self.reading = false;
+        self.progress.reading = false;
     }
 
     /// A consumer answers. With `lease`, only if the event was not given out again since.
@@ -214,32 +214,30 @@ impl Dispatcher {
         now: Millis,
         out: &mut Vec<Command>,
     ) -> Receipt {
-        let Some(&seq) = self.ids.get(&id) else { return Receipt::NotInFlight };
-        let Some(entry) = self.entries.get_mut(&seq) else { return Receipt::NotInFlight };
+        let Some((seq, entry)) = self.pending.by_id(id) else { return Receipt::NotInFlight };
         if lease.is_some_and(|lease| entry.is_lost(lease)) {
             return Receipt::LeaseLost;
         }
         match answer {
             Answer::Ack => {
-                self.counts.acked += 1;
+                self.stats.counts.acked += 1;
                 if let State::Held { since, .. } = entry.state {
-                    self.latencies.push((now.since(entry.appended), now.since(since)));
+                    self.stats.latencies.push((now.since(entry.appended), now.since(since)));
                 }
                 self.finish(seq);
             }
             Answer::Extend { by } => {
-                let State::Held { deadline, .. } = &mut entry.state else { return Receipt::NotInFlight };
-                *deadline = now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
-                self.leases.push(*deadline, seq, entry.lease);
-                let Self { leases, entries, held, .. } = self;
-                leases.sweep(*held, |at, seq, lease| super::entry::holds(entries, seq, at, lease));
+                let until = now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
+                if !self.pending.extend(seq, until) {
+                    return Receipt::NotInFlight;
+                }
             }
             Answer::Nack { reason, delay, release } => {
                 if !matches!(entry.state, State::Held { .. }) {
                     // It came back already; its wait stands.
                     return Receipt::NotInFlight;
                 }
-                self.counts.nacked += 1;
+                self.stats.counts.nacked += 1;
                 let until = delay.map(|delay| Wait::Until(now + delay.min(limits::MAX_LEASE)));
                 let back = if *release {
                     Back::Released { wait: until.unwrap_or(Wait::None) }
@@ -255,42 +253,42 @@ impl Dispatcher {
 
     /// An ack of an event that is not in flight here, by its place: it was given out before a restart, for example.
     pub fn on_late_ack(&mut self, seq: Seq, id: EventId, ts: Millis) {
-        if self.entries.contains_key(&seq) {
-            self.counts.acked += 1;
+        if self.pending.entries.contains_key(&seq) {
+            self.stats.counts.acked += 1;
             self.finish(seq);
             return;
         }
-        if let Some(snapshot) = self.snapshot.as_ref().filter(|snapshot| seq <= snapshot.cut) {
+        if let Some(snapshot) = self.progress.snapshot.as_ref().filter(|snapshot| seq <= snapshot.cut) {
             if !snapshot.done.contains(seq) {
                 self.mark_done(seq, Some((id, ts)), true);
             }
             return;
         }
-        if seq > self.floor && !self.done.contains(seq) {
-            self.mark_range(seq, seq, Some((id, ts)));
+        if seq > self.progress.floor && !self.progress.done.contains(seq) {
+            self.progress.mark_range(seq, seq, Some((id, ts)));
         }
     }
 
     /// An ack of an event and all before it.
     pub fn on_ack_up_to(&mut self, seq: Seq, id: EventId, ts: Millis) {
-        let seqs: Vec<Seq> = self.entries.range(..=seq).map(|(&seq, _)| seq).collect();
+        let seqs: Vec<Seq> = self.pending.entries.range(..=seq).map(|(&seq, _)| seq).collect();
         for seq in seqs {
-            self.counts.acked += 1;
+            self.stats.counts.acked += 1;
             self.finish(seq);
         }
-        if let Some(snapshot) = &mut self.snapshot {
+        if let Some(snapshot) = &mut self.progress.snapshot {
             if seq > snapshot.cut {
                 snapshot.exhausted = true;
             } else {
                 // Also what is not read yet.
                 snapshot.done.insert(1, seq, Some((id, ts)));
-                self.carried.retain(|carried, _| *carried > seq);
+                self.progress.carried.retain(|carried, _| *carried > seq);
             }
-            self.dirty = true;
+            self.progress.dirty = true;
             self.end_snapshot();
         }
-        if seq > self.floor {
-            self.mark_range(self.floor + 1, seq, Some((id, ts)));
+        if seq > self.progress.floor {
+            self.progress.mark_range(self.progress.floor + 1, seq, Some((id, ts)));
         }
     }
 
@@ -307,55 +305,40 @@ impl Dispatcher {
 
     /// The dead letter is written: the group moves on.
     pub fn on_dead_lettered(&mut self, seq: Seq) {
-        if self.entries.get(&seq).is_some_and(|entry| entry.state == State::Dying) {
-            self.counts.dead_lettered += 1;
+        if self.pending.entries.get(&seq).is_some_and(|entry| entry.state == State::Dying) {
+            self.stats.counts.dead_lettered += 1;
             self.finish(seq);
         }
     }
 
     /// The dead letter could not be written: it is tried again after the longest backoff.
     pub fn on_dead_letter_failed(&mut self, seq: Seq, now: Millis) {
-        if let Some(entry) = self.entries.get_mut(&seq)
+        if let Some(entry) = self.pending.entries.get_mut(&seq)
             && entry.state == State::Dying
         {
             // One attempt fewer, so that the next failure brings it here again.
             entry.attempts = entry.attempts.saturating_sub(1);
-            let due = now + super::retry::LONGEST;
-            entry.state = State::Waiting { due };
-            self.waits.push(due, seq, 0);
+            self.pending.wait(seq, now + super::retry::LONGEST, now);
         }
     }
 
     /// Whether there is a lease that has run out.
     pub fn is_overdue(&mut self, now: Millis) -> bool {
-        let entries = &self.entries;
-        let next = self.leases.next(|at, seq, lease| super::entry::holds(entries, seq, at, lease));
-        next.is_some_and(|(at, _)| at <= now)
+        self.pending.next_lease_end().is_some_and(|(at, _)| at <= now)
     }
 
     /// Time passes: leases run out, waits end.
     pub fn on_tick(&mut self, now: Millis, out: &mut Vec<Command>) {
-        loop {
-            let entries = &self.entries;
-            match self.leases.next(|at, seq, lease| super::entry::holds(entries, seq, at, lease)) {
-                Some((at, seq)) if at <= now => {
-                    let reason = "no answer before the lease ran out".to_owned();
-                    self.bring_back(seq, Back::Failed { wait: Wait::None, reason }, now, out);
-                }
-                _ => break,
-            }
+        while let Some((at, seq)) = self.pending.next_lease_end()
+            && at <= now
+        {
+            let reason = "no answer before the lease ran out".to_owned();
+            self.bring_back(seq, Back::Failed { wait: Wait::None, reason }, now, out);
         }
-        loop {
-            let entries = &self.entries;
-            match self.waits.next(|due, seq, _| super::entry::waits(entries, seq, due)) {
-                Some((due, seq)) if due <= now => {
-                    if let Some(entry) = self.entries.get_mut(&seq) {
-                        entry.state = State::Ready;
-                        self.ready.insert(seq);
-                    }
-                }
-                _ => break,
-            }
+        while let Some((due, seq)) = self.pending.next_wait_end()
+            && due <= now
+        {
+            self.pending.wait(seq, now, now);
         }
     }
 }

@@ -38,8 +38,4 @@ impl KeyOrder {
         }
         next.filter(|_| was_first)
     }
-
-    pub(super) fn clear(&mut self) {
-        self.queues.clear();
-    }
 }

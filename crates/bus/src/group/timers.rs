@@ -35,11 +35,6 @@ impl Timers {
             self.heap.retain(|Reverse((at, seq, token))| is_live(*at, *seq, *token));
         }
     }
-
-    /// Forgets everything.
-    pub(super) fn clear(&mut self) {
-        self.heap.clear();
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The subscribers of a group.
+//! The members of a group: what each may still take, and whose turn it is.
 
 use std::time::Duration;
 
@@ -85,5 +85,43 @@ impl Member {
     /// How many more events it can take now.
     pub(super) fn room(&self) -> usize {
         if self.paused { 0 } else { self.options.max_in_flight.saturating_sub(self.in_flight).min(self.allowance) }
+    }
+}
+
+/// The members of a group, and the policy they agree on.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    pub(super) list: Vec<Member>,
+    pub(super) policy: Policy,
+    turn: usize,
+}
+
+impl Members {
+    pub(super) fn get(&self, id: MemberId) -> Option<&Member> {
+        self.list.iter().find(|member| member.id == id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: MemberId) -> Option<&mut Member> {
+        self.list.iter_mut().find(|member| member.id == id)
+    }
+
+    /// The next member, in turn, that can take an event.
+    pub(super) fn pick(&mut self) -> Option<usize> {
+        let count = self.list.len();
+        let index = (0..count).map(|step| (self.turn + step) % count).find(|&at| self.list[at].room() > 0)?;
+        self.turn = index + 1;
+        Some(index)
+    }
+
+    /// How many events all members together can take now.
+    pub(super) fn room(&self) -> usize {
+        self.list.iter().map(Member::room).sum()
+    }
+
+    /// Takes one event off the account of a member.
+    pub(super) fn unhold(&mut self, id: MemberId) {
+        if let Some(member) = self.get_mut(id) {
+            member.in_flight -= 1;
+        }
     }
 }

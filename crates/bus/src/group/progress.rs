@@ -1,0 +1,92 @@
+//! The position of a group: the floor, the done ranges above it, the place of the reader, the changes that are not saved.
+//!
+//! Invariant: no seq ≤ `floor` is in `done`.
+
+use std::collections::BTreeMap;
+
+use promethean_event::Seq;
+use promethean_store::{Done, GroupState, Mark, Start, Unfinished};
+
+/// A snapshot start under way.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    pub(super) cut: Seq,
+    pub(super) done: Done,
+    /// All of it has been read.
+    pub(super) exhausted: bool,
+}
+
+/// The position of a group on a topic.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub(super) floor: Seq,
+    pub(super) last: Mark,
+    pub(super) done: Done,
+    pub(super) generation: u64,
+    pub(super) snapshot: Option<Snapshot>,
+    /// Attempts of events that were not read since the state was loaded.
+    pub(super) carried: BTreeMap<Seq, Unfinished>,
+    /// The first seq that was never read.
+    pub(super) next: Seq,
+    /// The last seq of the topic, as far as it was reported.
+    pub(super) tail: Seq,
+    /// A read is under way.
+    pub(super) reading: bool,
+    /// The state changed since it was last taken for a save.
+    pub(super) dirty: bool,
+}
+
+impl Progress {
+    pub(super) fn new(state: GroupState) -> Self {
+        Self {
+            floor: state.floor,
+            last: state.last,
+            done: state.done,
+            generation: state.generation,
+            snapshot: state.snapshot.map(|s| Snapshot { cut: s.cut, done: s.done, exhausted: false }),
+            carried: state.unfinished.into_iter().map(|one| (one.seq, one)).collect(),
+            next: state.floor + 1,
+            tail: 0,
+            reading: false,
+            dirty: false,
+        }
+    }
+
+    /// Moves to another place and forgets everything that was done above it.
+    pub(super) fn move_to(&mut self, start: Start, snapshot_cut: Option<Seq>) {
+        self.carried.clear();
+        self.done = Done::default();
+        self.snapshot = snapshot_cut.map(|cut| Snapshot { cut, done: Done::default(), exhausted: false });
+        (self.floor, self.last) = (start.done, start.last);
+        self.next = self.floor + 1;
+        self.reading = false;
+        self.generation += 1;
+        self.dirty = true;
+    }
+
+    /// Marks `first..=last` as done; `mark` is the last one's, `None` for a hole.
+    pub(super) fn mark_range(&mut self, first: Seq, last: Seq, mark: Mark) {
+        if last <= self.floor {
+            return;
+        }
+        if !self.carried.is_empty() {
+            self.carried.retain(|seq, _| !(first..=last).contains(seq));
+        }
+        self.dirty = true;
+        if self.done.is_empty() && first <= self.floor + 1 {
+            // Acks in order: nothing is ever kept above the floor.
+            self.floor = last;
+            self.last = mark.or(self.last);
+            self.next = self.next.max(self.floor + 1);
+            return;
+        }
+        let first = first.max(self.floor + 1);
+        let mark = mark.or_else(|| self.done.value_ending_at(first - 1).flatten());
+        self.done.insert(first, last, mark);
+        if let Some((end, mark)) = self.done.take_at(self.floor + 1) {
+            self.floor = end;
+            self.last = mark.or(self.last);
+            self.next = self.next.max(self.floor + 1);
+        }
+    }
+}
