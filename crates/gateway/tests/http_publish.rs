@@ -222,7 +222,7 @@ async fn the_policy_says_who_may_publish_what() {
     let expired = jwt(&json!({ "exp": Millis::now().0 / 1000 - 60, "scopes": ["*:**"] }));
     for (token, path, status, code) in [
         ("nonsense".to_owned(), "/publish/a.b", 401, "jwt_invalid"),
-        (expired, "/publish/a.b", 401, "jwt_invalid"),
+        (expired, "/publish/a.b", 401, "token_expired"),
         (token(&["subscribe:**"]), "/publish/a.b", 403, "forbidden"),
         (token(&["publish:a.*"]), "/publish/b", 403, "forbidden"),
         (token(&["publish:a.*"]), "/publish/dlq.a.b", 403, "forbidden"),

@@ -76,6 +76,7 @@ async fn before_auth_everything_is_unauthorized() {
     client.err(json!({"op": "AUTH", "token": 1}), "bad_request").await;
     client.err(json!({"op": "AUTH"}), "no_token").await;
     client.err(json!({"op": "AUTH", "token": "nonsense"}), "jwt_invalid").await;
+    client.err(json!({"op": "AUTH", "token": jwt(&json!({"exp": now() - 60}))}), "token_expired").await;
     let answer = auth(&mut client, &token(&["publish:a"])).await;
     assert_eq!(answer["sub"], "somebody");
     assert!(answer["exp"].as_u64().is_some_and(|exp| exp > now()), "{answer}");

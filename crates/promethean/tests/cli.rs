@@ -187,6 +187,15 @@ fn a_minted_token_is_one_that_the_hub_takes() {
 }
 
 #[test]
+fn a_scope_without_a_topic_pattern_is_not_minted() {
+    for scope in ["publish", "*", ""] {
+        let output = promethean(&[("JWT_SECRET", "s")], &["token", "--scope", scope]);
+        assert_eq!(output.status.code(), Some(2), "{scope:?}: {}", stdout(&output));
+        assert!(stderr(&output).contains("has no topic pattern; write"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_minted_token_carries_a_policy_and_ends_when_it_was_told_to() {
     let dir = tempfile::tempdir().expect("a directory");
     let policy = r#"{"rules":[{"effect":"allow","action":"admin","topics":["a"]}]}"#;

@@ -3,18 +3,19 @@
 //! The static token is tried first, in constant time. What a refusal says never contains any part of the token.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use promethean_event::{Code, Millis};
 
 use super::jwks::Jwks;
 use super::jwt::Verifier;
-use super::{Identity, Policy, Secret};
+use super::{Identity, LEEWAY, Policy, Secret};
 
 /// Longest token that is looked at: a huge one costs its sender more than the hub.
 const MAX_TOKEN_BYTES: usize = 64 * 1024;
 
 /// How tokens are checked. All `None`: open mode.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct AuthConfig {
     /// `WS_TOKEN`: one token that may do everything.
     pub static_token: Option<Secret>,
@@ -26,10 +27,27 @@ pub struct AuthConfig {
     pub audience: Option<String>,
     /// `JWT_ISS`: the issuer a JWT must name.
     pub issuer: Option<String>,
+    /// Most that the clocks of the hub and of the token's issuer may differ.
+    pub leeway: Duration,
     /// What other hubs of the cluster prove themselves with. `None`: there are none.
     pub cluster_secret: Option<Secret>,
-    /// What a JWT without `policy` and `scopes` may do. Empty: nothing.
+    /// What a JWT without `policy` and without scopes may do. Empty: nothing.
     pub default_scopes: Vec<String>,
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self {
+            static_token: None,
+            jwt_secret: None,
+            jwks_url: None,
+            audience: None,
+            issuer: None,
+            leeway: LEEWAY,
+            cluster_secret: None,
+            default_scopes: Vec::new(),
+        }
+    }
 }
 
 /// A configuration that cannot work.
@@ -46,7 +64,7 @@ pub struct ConfigError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{msg}")]
 pub struct Refusal {
-    /// `no_token`, `bad_token` or `jwt_invalid`.
+    /// `no_token`, `bad_token`, `jwt_invalid` or `token_expired`.
     pub code: Code,
     /// For people.
     pub msg: String,
@@ -90,6 +108,7 @@ impl Authenticator {
                 jwks.clone(),
                 config.audience.clone(),
                 config.issuer.clone(),
+                config.leeway,
                 default_policy,
             )
         });
@@ -144,7 +163,7 @@ impl Authenticator {
     /// Who brings this token. In open mode everybody, with or without one.
     ///
     /// # Errors
-    /// `no_token`, `bad_token` (static token only) or `jwt_invalid` (also when it has expired).
+    /// `no_token`, `bad_token` (static token only), `jwt_invalid` or `token_expired`.
     pub async fn authenticate(&self, token: Option<&str>) -> Result<Identity, Refusal> {
         if self.is_open() {
             return Ok(Identity::wide_open());

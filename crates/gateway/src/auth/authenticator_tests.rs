@@ -23,8 +23,12 @@ fn signer() -> Signer {
 }
 
 async fn refused(config: &AuthConfig, token: &str) -> String {
+    refused_as(Code::JwtInvalid, config, token).await
+}
+
+async fn refused_as(code: Code, config: &AuthConfig, token: &str) -> String {
     let refusal = authenticator(config).authenticate(Some(token)).await.expect_err("refused");
-    assert_eq!(refusal.code, Code::JwtInvalid);
+    assert_eq!(refusal.code, code);
     assert!(token.len() < 5 || !refusal.msg.contains(token));
     refusal.msg
 }
@@ -97,11 +101,61 @@ async fn default_scopes_count_for_tokens_without_scopes_only() {
 }
 
 #[tokio::test]
+async fn scope_and_scp_count_like_scopes_as_a_list_or_as_text_and_together() {
+    let auth = authenticator(&AuthConfig { default_scopes: vec!["subscribe:**".into()], ..hs256() });
+    for claim in ["scopes", "scope", "scp"] {
+        for value in [json!(["publish:a", "openid", "subscribe:b"]), json!("publish:a  openid subscribe:b")] {
+            let token = signer().sign(&claims(json!({claim: value})));
+            let identity = auth.authenticate(Some(&token)).await.expect(claim);
+            assert!(may(&identity, Action::Publish, "a") && may(&identity, Action::Subscribe, "b"), "{claim}");
+            assert!(!may(&identity, Action::Subscribe, "c"), "{claim}: default_scopes do not widen it");
+        }
+        for empty in [json!([]), json!(""), json!("openid profile")] {
+            let token = signer().sign(&claims(json!({claim: empty})));
+            let identity = auth.authenticate(Some(&token)).await.expect(claim);
+            assert!(!may(&identity, Action::Subscribe, "a"), "{claim}");
+        }
+        for wrong in [json!(1), json!({}), json!([1])] {
+            let msg = refused(&hs256(), &signer().sign(&claims(json!({claim: wrong})))).await;
+            assert!(msg.contains(&format!("{claim} is neither")), "{msg}");
+        }
+    }
+    let all = json!({"scopes": ["publish:a"], "scope": "publish:b", "scp": ["publish:c"]});
+    let identity = auth.authenticate(Some(&signer().sign(&claims(all)))).await.expect("good");
+    assert!(["a", "b", "c"].iter().all(|topic| may(&identity, Action::Publish, topic)));
+}
+
+#[tokio::test]
+async fn a_bare_word_is_an_action_in_scopes_only() {
+    let auth = authenticator(&hs256());
+    for (claim, allowed) in [("scopes", true), ("scope", false), ("scp", false)] {
+        for value in [json!("admin openid"), json!(["admin"])] {
+            let token = signer().sign(&claims(json!({claim: value})));
+            let identity = auth.authenticate(Some(&token)).await.expect("good");
+            assert_eq!(may(&identity, Action::Admin, "a"), allowed, "{claim}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_expired_token_is_refused_after_the_leeway() {
     let now = Millis::now().0 / 1000;
     let in_leeway = signer().sign(&json!({"exp": now - 2}));
     assert!(authenticator(&hs256()).authenticate(Some(&in_leeway)).await.is_ok());
-    assert!(refused(&hs256(), &signer().sign(&json!({"exp": now - 10}))).await.contains("expired"));
+    let expired = signer().sign(&json!({"exp": now - 10}));
+    assert!(refused_as(Code::TokenExpired, &hs256(), &expired).await.contains("expired"));
+}
+
+#[tokio::test]
+async fn the_leeway_is_a_setting_and_moves_the_end_of_a_live_connection() {
+    let now = Millis::now().0 / 1000;
+    let wide = AuthConfig { leeway: Duration::from_secs(60), ..hs256() };
+    let token = signer().sign(&json!({"exp": now - 10, "nbf": now + 30}));
+    let identity = authenticator(&wide).authenticate(Some(&token)).await.expect("within a minute");
+    assert_eq!(identity.deadline(), Some(Millis((now + 50) * 1000)));
+    let none = AuthConfig { leeway: Duration::ZERO, ..hs256() };
+    refused_as(Code::TokenExpired, &none, &signer().sign(&json!({"exp": now - 1}))).await;
+    assert!(refused(&none, &signer().sign(&claims(json!({"nbf": now + 30})))).await.contains("not valid yet"));
 }
 
 #[tokio::test]
@@ -250,7 +304,6 @@ async fn critical_extensions_are_refused() {
 #[tokio::test]
 async fn malformed_policies_scopes_and_subjects_are_refused_and_named() {
     for (more, named) in [
-        (json!({"scopes": "publish:a"}), "scopes"),
         (json!({"scopes": [1]}), "scopes"),
         (json!({"scopes": ["publish:a b"]}), "\"publish:a b\""),
         (json!({"policy": []}), "policy"),

@@ -1,6 +1,7 @@
 //! Who is on the other side of a connection or request, and what it may do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use promethean_bus::Origin;
 use promethean_event::Millis;
@@ -14,6 +15,8 @@ pub struct Identity {
     pub sub: Option<String>,
     /// When the token says it ends; `None` for tokens that do not.
     pub exp: Option<Millis>,
+    /// How long past `exp` the token is still accepted (`jwt_leeway`).
+    pub leeway: Duration,
     /// What it may do.
     pub policy: Arc<Policy>,
     /// Another hub, for this subscriber of its own.
@@ -23,7 +26,7 @@ pub struct Identity {
 impl Identity {
     /// Somebody nobody asked for a name, who may do everything: open mode and the static token.
     pub fn wide_open() -> Self {
-        Self { sub: None, exp: None, policy: Arc::new(Policy::wide_open()), relay: None }
+        Self { sub: None, exp: None, leeway: LEEWAY, policy: Arc::new(Policy::wide_open()), relay: None }
     }
 
     /// Another hub of the cluster.
@@ -33,7 +36,7 @@ impl Identity {
 
     /// When a live connection ends with `token_expired`: `exp` plus the leeway that also `AUTH` grants.
     pub fn deadline(&self) -> Option<Millis> {
-        self.exp.map(|exp| exp + LEEWAY)
+        self.exp.map(|exp| exp + self.leeway)
     }
 
     /// Whether the deadline has passed at `now`.

@@ -6,18 +6,19 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation};
-use promethean_event::Millis;
+use promethean_event::{Code, Millis};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::jwks::Jwks;
-use super::{Identity, LEEWAY, Policy, Refusal, Secret};
+use super::{Identity, Policy, Refusal, Secret};
 
 /// Longest key id that is looked up.
 const MAX_KID_BYTES: usize = 1024;
@@ -28,7 +29,8 @@ pub(super) struct Verifier {
     jwks: Option<Arc<Jwks>>,
     audience: Option<String>,
     issuer: Option<String>,
-    /// For tokens with neither `policy` nor `scopes`.
+    leeway: Duration,
+    /// For tokens without `policy` and without scopes.
     default_policy: Arc<Policy>,
 }
 
@@ -42,6 +44,10 @@ struct Claims {
     iss: Option<Value>,
     policy: Option<Box<RawValue>>,
     scopes: Option<Value>,
+    /// RFC 9068.
+    scope: Option<Value>,
+    /// Microsoft's and Okta's name for `scope`.
+    scp: Option<Value>,
 }
 
 impl Verifier {
@@ -50,12 +56,13 @@ impl Verifier {
         jwks: Option<Arc<Jwks>>,
         audience: Option<String>,
         issuer: Option<String>,
+        leeway: Duration,
         default_policy: Policy,
     ) -> Self {
         // Already installed is fine: there is one provider in this build.
         let _ = jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER.install_default();
         let secret = secret.map(|secret| DecodingKey::from_secret(secret.expose().as_bytes()));
-        Self { secret, jwks, audience, issuer, default_policy: Arc::new(default_policy) }
+        Self { secret, jwks, audience, issuer, leeway, default_policy: Arc::new(default_policy) }
     }
 
     pub(super) async fn verify(&self, token: &str, now: Millis) -> Result<Identity, Refusal> {
@@ -76,10 +83,10 @@ impl Verifier {
 
     fn identity(&self, claims: Claims, now: Millis) -> Result<Identity, Refusal> {
         let exp = time_claim(claims.exp.as_ref(), "exp")?.ok_or_else(|| Refusal::jwt("the JWT has no exp"))?;
-        if now >= exp + LEEWAY {
-            return Err(Refusal::jwt("the JWT has expired: bring a new one"));
+        if now >= exp + self.leeway {
+            return Err(Refusal { code: Code::TokenExpired, msg: "the JWT has expired; get a new one".into() });
         }
-        if time_claim(claims.nbf.as_ref(), "nbf")?.is_some_and(|nbf| now + LEEWAY < nbf) {
+        if time_claim(claims.nbf.as_ref(), "nbf")?.is_some_and(|nbf| now + self.leeway < nbf) {
             return Err(Refusal::jwt("the JWT is not valid yet (nbf): compare the clocks"));
         }
         if self.audience.as_deref().is_some_and(|wanted| !names(claims.aud.as_ref(), wanted)) {
@@ -93,13 +100,14 @@ impl Verifier {
             Some(Value::String(sub)) => Some(sub),
             Some(_) => return Err(Refusal::jwt("the JWT's sub is not a string")),
         };
-        let policy = match (claims.policy, claims.scopes) {
+        let scopes = scopes_of([("scopes", claims.scopes), ("scope", claims.scope), ("scp", claims.scp)])?;
+        let policy = match (claims.policy, scopes) {
             (Some(policy), _) => Policy::parse(policy.get()).map(Arc::new),
-            (None, Some(scopes)) => Policy::from_token_scopes(&strings(scopes)?).map(Arc::new),
+            (None, Some(scopes)) => Policy::from_token_scopes(&scopes).map(Arc::new),
             (None, None) => Ok(Arc::clone(&self.default_policy)),
         };
         let policy = policy.map_err(|malformed| Refusal::jwt(format!("the JWT's {malformed}")))?;
-        Ok(Identity { sub, exp: Some(exp), policy, relay: None })
+        Ok(Identity { sub, exp: Some(exp), leeway: self.leeway, policy, relay: None })
     }
 }
 
@@ -179,6 +187,25 @@ fn names(claim: Option<&Value>, wanted: &str) -> bool {
     }
 }
 
-fn strings(scopes: Value) -> Result<Vec<String>, Refusal> {
-    serde_json::from_value(scopes).map_err(|_| Refusal::jwt("the JWT's scopes are not a list of strings"))
+/// Joins the scopes of every claim that the token has; `None` without any of them.
+///
+/// `scope` and `scp` are shared with other services, so a bare word there (`admin`) never means a hub's action.
+fn scopes_of(claims: [(&str, Option<Value>); 3]) -> Result<Option<Vec<String>>, Refusal> {
+    let mut all = None;
+    for (name, claim) in claims {
+        let Some(claim) = claim else { continue };
+        let scopes = strings(claim)
+            .ok_or_else(|| Refusal::jwt(format!("the JWT's {name} is neither a list of strings nor a string")))?;
+        let counts = |scope: &String| name == "scopes" || scope.contains(':');
+        all.get_or_insert_with(Vec::new).extend(scopes.into_iter().filter(counts));
+    }
+    Ok(all)
+}
+
+/// Splits a list of strings, or a string at its white space.
+fn strings(claim: Value) -> Option<Vec<String>> {
+    match claim {
+        Value::String(text) => Some(text.split_ascii_whitespace().map(str::to_owned).collect()),
+        list => serde_json::from_value(list).ok(),
+    }
 }

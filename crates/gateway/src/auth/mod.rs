@@ -20,5 +20,5 @@ pub use identity::Identity;
 pub use policy::{Action, Malformed, Policy, Rule};
 pub use secret::Secret;
 
-/// How far the clocks of the hub and of whoever made the token may differ.
+/// Default of `jwt_leeway`.
 pub(crate) const LEEWAY: Duration = Duration::from_secs(5);

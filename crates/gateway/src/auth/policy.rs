@@ -2,7 +2,7 @@
 //!
 //! Rules are tried in order, the first that matches decides, and no match is a no. An *allow* reaches dead letters and
 //! snapshots only on purpose ([`TopicPattern::matches`]: `**` is every ordinary topic); a *deny* is wide
-//! ([`TopicPattern::covers`]), so that what is forbidden cannot be had through its dead letters.
+//! ([`TopicPattern::covers`]: `**` is every topic). Dead letters are a topic of their own: a deny of `a` leaves `dlq.a`.
 
 use std::fmt;
 
@@ -177,11 +177,8 @@ impl Policy {
                 Effect::Allow => pattern.matches(topic),
                 Effect::Deny => pattern.covers(topic),
             };
-            // A deny for some groups leaves the others, and an allow for none allows nobody.
-            let decides = match &rule.groups {
-                Groups::Any => true,
-                Groups::Named(names) => rule.effect == Effect::Allow && !names.is_empty(),
-            };
+            // A deny for some groups leaves the others.
+            let decides = rule.groups == Groups::Any || rule.effect == Effect::Allow;
             decides && rule.action.is_none_or(|action| action == Action::Subscribe) && rule.topics.iter().any(reaches)
         };
         rules.iter().find(about).is_some_and(|rule| rule.effect == Effect::Allow)
@@ -244,9 +241,9 @@ impl Rule {
 }
 
 impl Groups {
-    /// An empty list names nobody.
+    /// Reads a list of names. An empty one, or one with `*`, is every group.
     fn from_text(names: Vec<String>) -> Result<Self, Malformed> {
-        if names.iter().any(|name| name == "*") {
+        if names.is_empty() || names.iter().any(|name| name == "*") {
             return Ok(Groups::Any);
         }
         let name = |text: String| match Group::parse(&text) {

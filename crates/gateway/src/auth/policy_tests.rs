@@ -111,17 +111,28 @@ fn groups_count_for_subscribers_only() {
 }
 
 #[test]
-fn an_empty_list_of_groups_names_nobody() {
+fn an_empty_list_of_groups_means_every_group() {
     let rule = |effect: &str| format!(r#"{{"effect":"{effect}","action":"*","topics":["a"],"groups":[]}}"#);
     let policy = Policy::parse(&format!(r#"{{"rules":[{}]}}"#, rule("allow"))).expect("a policy");
-    assert!(!policy.allows(Action::Subscribe, &topic("a"), None));
-    assert!(!policy.allows(Action::Subscribe, &topic("a"), Some(&group("g"))));
-    assert!(!policy.shows(&topic("a")), "nor is it shown");
-    assert!(policy.allows(Action::Publish, &topic("a"), None), "groups count for subscribe");
+    assert!(policy.allows(Action::Subscribe, &topic("a"), None));
+    assert!(policy.allows(Action::Subscribe, &topic("a"), Some(&group("g"))));
+    assert!(policy.shows(&topic("a")));
     let allow = r#"{"effect":"allow","action":"subscribe","topics":["a"]}"#;
     let policy = Policy::parse(&format!(r#"{{"rules":[{},{allow}]}}"#, rule("deny"))).expect("a policy");
-    assert!(policy.allows(Action::Subscribe, &topic("a"), Some(&group("g"))), "a deny for nobody");
-    assert!(policy.shows(&topic("a")));
+    assert!(!policy.allows(Action::Subscribe, &topic("a"), None));
+    assert!(!policy.allows(Action::Subscribe, &topic("a"), Some(&group("g"))));
+    assert!(!policy.shows(&topic("a")));
+}
+
+#[test]
+fn a_denied_topic_leaves_its_dead_letters_to_the_next_rule() {
+    let policy = Policy::parse(
+        r#"{"rules":[{"effect":"deny","action":"*","topics":["a"]},
+                     {"effect":"allow","action":"*","topics":["dlq.**"]}]}"#,
+    )
+    .expect("a policy");
+    assert!(!policy.allows(Action::Subscribe, &topic("a"), None));
+    assert!(policy.allows(Action::Subscribe, &topic("dlq.a"), None));
 }
 
 #[test]

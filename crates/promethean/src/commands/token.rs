@@ -45,6 +45,12 @@ pub(crate) fn run(args: TokenArgs) -> Result<(), Failure> {
             claims.insert("policy".into(), policy);
         }
         None => {
+            for scope in &args.scope {
+                if !scope.contains(':') {
+                    let remedy = format!("write {scope}:** for every topic, or {scope}:orders.* for some");
+                    return Err(Failure::usage(format!("--scope {scope:?} has no topic pattern; {remedy}")));
+                }
+            }
             Policy::from_scopes(&args.scope).map_err(|malformed| Failure::usage(format!("--scope: {malformed}")))?;
             if args.scope.is_empty() {
                 out::done("without --scope or --policy the token allows nothing (unless default_scopes does)");

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use promethean_event::Topic;
 use promethean_gateway::EdgeConfig;
@@ -56,6 +57,9 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Longest `jwt_leeway`.
+const MAX_LEEWAY: Duration = Duration::from_secs(3600);
+
 /// Everything `serve` needs to know.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -89,6 +93,7 @@ impl Config {
             jwks_url: read.text("jwt_jwks_url").map(str::to_owned),
             audience: read.text("jwt_aud").map(str::to_owned),
             issuer: read.text("jwt_iss").map(str::to_owned),
+            leeway: read.leeway()?,
             default_scopes: read.list("default_scopes"),
             cluster_secret: read.text("cluster_secret").map(Secret::new),
         };
@@ -209,6 +214,13 @@ impl<'a> Reader<'a> {
             "true" | "1" | "yes" | "on" => Ok(true),
             "" | "false" | "0" | "no" | "off" => Ok(false),
             _ => Err(format!("{text:?} is neither true nor false")),
+        })
+    }
+
+    fn leeway(&self) -> Result<Duration, ConfigError> {
+        self.parsed("jwt_leeway", |text| match units::duration(text)? {
+            leeway if leeway <= MAX_LEEWAY => Ok(leeway),
+            _ => Err(format!("{text} accepts tokens for too long after their end; at most 1h")),
         })
     }
 

@@ -111,6 +111,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     seeded("JWT_ISS", plain(AUTH, "jwt_iss", "TEXT", None, "The issuer that a JWT must name")),
     plain(
         AUTH,
+        "jwt_leeway",
+        "TIME",
+        Some("5s"),
+        "Most that the clocks of the hub and of the token's issuer may differ; at most 1h",
+    ),
+    plain(
+        AUTH,
         "default_scopes",
         "LIST",
         Some(""),

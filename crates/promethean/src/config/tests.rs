@@ -167,6 +167,7 @@ fn bad_values_are_refused_where_they_were_said() {
     for (flags, variables, file, named) in [
         (&[("ws_port", "70000")][..], &[][..], "", "--ws-port: \"70000\" is no port"),
         (&[], &[("WS_PORT", "abc")], "", "$WS_PORT: \"abc\" is no port"),
+        (&[("jwt_leeway", "2h")], &[], "", "--jwt-leeway: 2h accepts tokens"),
         (&[], &[], "http_port = -1", "promethean.toml: http_port"),
         (&[], &[], "max_connections = 0", "at least 1"),
         (&[], &[], "max_event_bytes = \"10\"", "between 1KiB and 1GiB"),
