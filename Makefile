@@ -60,6 +60,7 @@ check: style ## The quick loop: format, clippy, unit tests
 	$(CARGO) test --workspace --lib
 
 style:
+	scripts/prose
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 

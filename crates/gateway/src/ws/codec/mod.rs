@@ -2,7 +2,7 @@
 //!
 //! A library would hand out one owned message a call and write one frame a call. Here every frame that one read brought
 //! is unmasked in place and borrowed from the read buffer, and all answers and deliveries that are ready leave with one
-//! write. An idle connection keeps 2 KiB. No extensions; `docs/decisions/0004-own-websocket-codec.md` has the argument.
+//! write. An idle connection keeps 2 KiB. No extensions; `docs/internals/decisions/0001-websocket-codec.md` has the argument.
 
 mod decoder;
 mod mask;
