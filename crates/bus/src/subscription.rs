@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 
 use crate::bus::{Core, Request, TopicGate};
 use crate::group::{Answer, MemberOptions, Policy, Receipt};
-use crate::inbox::{Given, Inbox, Subscriber, SubscriptionId};
+use crate::inbox::{Given, Inbox, SubscriptionId};
+use crate::lane::Subscriber;
 use crate::relay::Origin;
 use crate::runner::Input;
 use crate::{Error, fan_in};

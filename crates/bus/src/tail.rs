@@ -4,11 +4,12 @@
 //! snapshot says at which event that was taken: whoever has it can go on from there on another connection.
 
 use std::collections::VecDeque;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use promethean_event::{Event, EventId, From, Millis, Seq, Topic};
 use promethean_store::{KeySnapshot, ReadMax};
 
+use crate::lane::Lane;
 use crate::subscription::Inner;
 use crate::{Error, Given};
 
@@ -38,7 +39,9 @@ pub(crate) async fn start(inner: &Inner, topic: &Topic, from: From) -> Result<Ta
 
 /// Reads on until the subscription is gone.
 pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
-    let Some(mut watch) = inner.upgrade().map(|inner| inner.core.store.watch(&topic)) else { return };
+    let of =
+        |inner: Arc<Inner>| (inner.core.store.watch(&topic), Lane::new(Arc::clone(&inner.subscriber), Arc::default()));
+    let Some((mut watch, lane)) = inner.upgrade().map(of) else { return };
     let TailStart { mut next, mut snapshot, cut } = start;
     // An event of the snapshot waits until it is known whether it is the last one.
     let mut waiting: Option<Given> = None;
@@ -56,7 +59,7 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
             }
             Ok(events) if events.is_empty() => {
                 if let Some(last) = waiting.take() {
-                    inner.subscriber.give(VecDeque::from([Given { cut, ..last }]), Millis(0));
+                    lane.give(VecDeque::from([Given { cut, ..last }]), Millis(0));
                 }
                 drop(inner);
                 if snapshot.take().is_none() && watch.changed().await.is_err() {
@@ -74,7 +77,7 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
                     waiting = batch.pop_back();
                 }
                 if !batch.is_empty() {
-                    inner.subscriber.give(batch, Millis(0));
+                    lane.give(batch, Millis(0));
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! A member of a group that another hub owns, as this hub knows it: its relay, and what it was given and has not answered.
 //!
 //! Invariants: what is held counts once, however often it is given, and until it is answered, done with another answer, or
-//! its lease is over; a member that shares its room over topics is charged for what it holds and for nothing else
-//! ([`Attached::charge`]), so that room which nobody uses goes back by itself.
+//! its lease is over; a member that shares its room over topics has room for what it holds and no more
+//! ([`Attached::charge`]), so that unused room goes back by itself.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -103,12 +103,13 @@ impl Attached {
         self.held.drain().map(|(id, held)| (id, Some(held.lease))).collect()
     }
 
-    /// Gives back what a member is charged of its shared room and does not hold.
-    pub(super) fn charge(&self, member: &mut Member) {
-        if member.subscriber.shared {
-            let freed = member.charged.saturating_sub(self.held.len());
-            member.charged -= freed;
-            member.subscriber.release(freed);
-        }
+    /// Gives back the room of a member beyond what it holds.
+    pub(super) fn charge(&self, member: &Member) {
+        member.lane.settle(self.held.len(), self.stopped.is_some());
+    }
+
+    /// How many of `given` it does not hold yet.
+    pub(super) fn new_of(&self, given: &[RelayGiven]) -> usize {
+        given.iter().filter(|one| !self.held.contains_key(&one.event.id)).count()
     }
 }

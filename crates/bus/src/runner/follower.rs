@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use promethean_event::{Code, Cursor, Seq, limits};
 use promethean_store::Peer;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -54,7 +54,6 @@ pub(super) struct Follower {
     answers: JoinSet<Answered>,
     /// What waits for a relay, and how long. Bounded by what each connection may have under way.
     waiting: VecDeque<(Instant, Input)>,
-    wake: Arc<Notify>,
 }
 
 /// What became of an answer.
@@ -69,10 +68,6 @@ enum Answered {
 impl Follower {
     pub(super) fn new(seat: Seat, cluster: Cluster, owner: Peer) -> Self {
         let (sender, deliveries) = mpsc::channel(BATCHES);
-        let wake = Arc::new(Notify::new());
-        for member in seat.members.values().filter(|member| member.subscriber.shared) {
-            member.subscriber.wake_on_room(&wake);
-        }
         Self {
             seat,
             cluster,
@@ -87,7 +82,6 @@ impl Follower {
             sender,
             answers: JoinSet::new(),
             waiting: VecDeque::new(),
-            wake,
         }
     }
 
@@ -97,9 +91,6 @@ impl Follower {
         ids.into_iter().for_each(|id| self.detach(id));
         for member in self.seat.members.values_mut() {
             member.stays();
-            if member.subscriber.shared {
-                member.subscriber.forget_runner(&self.wake);
-            }
         }
         self.seat
     }
@@ -110,7 +101,7 @@ impl Follower {
             self.drop_tired(now);
             self.start_joins(now);
             self.find_room(now);
-            let Seat { core, topic, group, inputs, members } = &self.seat;
+            let Seat { core, topic, group, inputs, members, .. } = &self.seat;
             let idle = members.is_empty() && self.waiting.is_empty() && self.answers.is_empty();
             if idle && core.retire_runner(topic, group, inputs) {
                 return End::Retired;
@@ -152,7 +143,7 @@ impl Follower {
                     }
                     Some(input) => self.on_input(input),
                 },
-                () = self.wake.notified() => {}
+                () = self.seat.wake.notified() => {}
                 () = sleep_until(alarm) => {}
             }
         }
@@ -170,7 +161,7 @@ impl Follower {
     }
 
     fn shares(&self, id: &MemberId) -> bool {
-        self.seat.members.get(id).is_some_and(|member| member.subscriber.shared)
+        self.seat.members.get(id).is_some_and(|member| member.subscriber().shared)
     }
 
     fn known(&mut self, id: MemberId) -> (Option<&mut Member>, Option<&mut Attached>) {
@@ -304,23 +295,19 @@ impl Follower {
         self.remotes.remove(&id);
         if let Some(member) = self.seat.members.get_mut(&id) {
             member.handed.next_owner();
-            member.subscriber.clear_topic(&self.seat.topic);
-            member.subscriber.release(std::mem::take(&mut member.charged));
+            member.lane.clear();
+            member.lane.release();
         }
     }
 
     fn remove(&mut self, id: MemberId) -> Option<Member> {
         self.detach(id);
-        let member = self.seat.members.remove(&id)?;
-        if member.subscriber.shared {
-            member.subscriber.forget_runner(&self.wake);
-        }
-        Some(member)
+        self.seat.members.remove(&id)
     }
 
     /// A member goes away: what it never saw goes back uncounted, and then its relay ends.
     fn on_leave(&mut self, id: MemberId) {
-        let unseen = self.seat.members.get(&id).map(|member| member.subscriber.unseen(&self.seat.topic));
+        let unseen = self.seat.members.get(&id).map(|member| member.lane.unseen());
         let unseen: Vec<_> = unseen.into_iter().flatten().map(|(id, lease)| (id, Some(lease))).collect();
         if let Some(attached) = self.remotes.remove(&id).filter(|_| !unseen.is_empty()) {
             let back = Answer::Nack { reason: None, delay: None, release: true };
@@ -335,14 +322,12 @@ impl Follower {
     fn on_given(&mut self, id: MemberId, mut given: Vec<RelayGiven>) {
         let now = self.seat.core.clock.now();
         let (Some(member), Some(attached)) = self.known(id) else { return };
-        if member.subscriber.shared || attached.in_flight() > 2 * member.options.max_in_flight {
+        if member.subscriber().shared || attached.in_flight() > 2 * member.options.max_in_flight {
             attached.expire(now);
             attached.charge(member);
         }
-        if member.subscriber.shared {
-            let room = member.subscriber.reserve();
-            // What it does not need goes back below.
-            member.charged += room;
+        if member.subscriber().shared {
+            let room = member.lane.try_reserve(attached.new_of(&given));
             let excess = attached.excess(&mut given, room);
             if !excess.is_empty() {
                 // First nothing more, then what is too much: it must not come straight back.
@@ -365,7 +350,7 @@ impl Follower {
             .collect();
         attached.charge(member);
         if !batch.is_empty() {
-            member.subscriber.give(batch, now);
+            member.lane.give(batch, now);
         }
     }
 
@@ -373,16 +358,16 @@ impl Follower {
     fn find_room(&mut self, now: Instant) {
         let clock = self.seat.core.clock.now();
         for (id, attached) in &mut self.remotes {
-            let Some(member) = self.seat.members.get_mut(id).filter(|member| member.subscriber.shared) else {
+            let Some(member) = self.seat.members.get_mut(id).filter(|member| member.subscriber().shared) else {
                 continue;
             };
             attached.expire(clock);
             attached.charge(member);
             let Some(since) = attached.stopped else { continue };
-            let room = member.subscriber.reserve();
-            member.subscriber.release(room);
+            let room = member.lane.room();
             if room > 0 && (room >= member.options.max_in_flight / 2 || now >= since + REST) {
                 attached.stopped = None;
+                attached.charge(member);
                 attached.remote.pause(member.paused);
             } else if now >= since + REST {
                 attached.stopped = Some(now);
@@ -394,11 +379,8 @@ impl Follower {
         match input {
             Input::Join(join) if join.relayed.is_some() => drop(join.reply.send(Err(not_the_owner()))),
             Input::Join(join) => {
-                let member = Member::new(*join);
-                if member.subscriber.shared {
-                    member.subscriber.wake_on_room(&self.wake);
-                }
-                self.seat.members.insert(member.subscriber.id, member);
+                let member = Member::new(*join, &self.seat.wake);
+                self.seat.members.insert(member.subscriber().id, member);
             }
             Input::Leave(id) => self.on_leave(id),
             Input::Pause(id, paused) => {

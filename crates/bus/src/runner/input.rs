@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::{Fatal, Member, Runner};
 use crate::group::{Answer, MemberId, MemberOptions, Policy, Receipt};
-use crate::inbox::Subscriber;
+use crate::lane::Subscriber;
 use crate::relay::Origin;
 use crate::status::GroupStatus;
 use crate::{Code, Error};
@@ -69,7 +69,7 @@ pub(crate) struct Join {
 impl Runner {
     pub(super) async fn on_input(&mut self, input: Input) -> Result<(), Fatal> {
         match input {
-            Input::Join(join) => self.admit(Member::new(*join)).await,
+            Input::Join(join) => self.admit(Member::new(*join, &self.wake)).await,
             Input::Leave(id) => self.on_leave(id),
             Input::Pause(id, paused) => {
                 if let Some(member) = self.members.get_mut(&id) {
@@ -119,7 +119,7 @@ impl Runner {
             // The dispatcher reads the snapshot anew under another policy; so does this.
             self.snapshot = None;
         }
-        let id = member.subscriber.id;
+        let id = member.subscriber().id;
         if let Err((option, in_force)) = dispatcher.on_join(id, member.options, member.policy.clone()) {
             let message = format!(
                 "opts.{option}: the group has members with {option} = {in_force}; use the same, or another group"
@@ -128,9 +128,6 @@ impl Runner {
         }
         if member.paused {
             dispatcher.on_pause(id, true);
-        }
-        if member.subscriber.shared {
-            member.subscriber.wake_on_room(&self.wake);
         }
         let cursor = crate::status::cursor_of(&self.topic, dispatcher);
         let known = member.welcome(cursor);
@@ -145,7 +142,7 @@ impl Runner {
         let orphans: Vec<MemberId> = self
             .members
             .iter()
-            .filter(|(_, member)| Arc::strong_count(&member.subscriber) == 1)
+            .filter(|(_, member)| Arc::strong_count(member.subscriber()) == 1)
             .map(|(&id, _)| id)
             .collect();
         for id in orphans {
@@ -155,11 +152,8 @@ impl Runner {
 
     pub(super) fn on_leave(&mut self, id: MemberId) {
         let Some(member) = self.members.remove(&id) else { return };
-        let unseen = member.subscriber.unseen(&self.topic);
-        if member.subscriber.shared {
-            member.subscriber.forget_runner(&self.wake);
-            member.subscriber.release(member.charged);
-        }
+        let unseen = member.lane.unseen();
+        member.lane.release();
         let now = self.core.clock.now();
         if let Some(dispatcher) = &mut self.dispatcher {
             for (id, lease) in unseen {
@@ -176,8 +170,8 @@ impl Runner {
     fn on_drain(&mut self) {
         let now = self.core.clock.now();
         for (id, member) in self.members.drain() {
-            member.subscriber.clear_topic(&self.topic);
-            member.subscriber.end(Error::shutting_down());
+            member.lane.clear();
+            member.subscriber().end(Error::shutting_down());
             if let Some(dispatcher) = &mut self.dispatcher {
                 dispatcher.on_dismiss(id, now, &mut self.commands);
             }
@@ -217,7 +211,7 @@ impl Runner {
                 self.ahead.clear();
                 self.snapshot = snapshot;
                 for member in self.members.values() {
-                    member.subscriber.clear_topic(&self.topic);
+                    member.lane.clear();
                 }
                 if let Some(dispatcher) = &self.dispatcher {
                     let cursor = self.cursor(dispatcher);

@@ -85,7 +85,7 @@ struct Fatal(Error);
 
 impl Runner {
     fn new(seat: Seat, owned: Option<Owned>) -> Self {
-        let Seat { core, topic, group, inputs, members } = seat;
+        let Seat { core, topic, group, inputs, members, wake } = seat;
         let version = owned.as_ref().map_or(0, |owned| owned.version);
         let held = owned.map(|Owned { first_lease, state, fence, .. }| Held { first_lease, fence, state, lost: false });
         Self {
@@ -99,7 +99,7 @@ impl Runner {
             dispatcher: None,
             version,
             members,
-            wake: Arc::new(Notify::new()),
+            wake,
             snapshot: None,
             saving: Saving::default(),
             read_again: None,
@@ -115,13 +115,10 @@ impl Runner {
         for member in members.values_mut() {
             member.outgoing.clear();
             member.handed.next_owner();
-            member.subscriber.clear_topic(&topic);
-            if member.subscriber.shared {
-                member.subscriber.forget_runner(&wake);
-                member.subscriber.release(std::mem::take(&mut member.charged));
-            }
+            member.lane.clear();
+            member.lane.release();
         }
-        Seat { core, topic, group, inputs, members }
+        Seat { core, topic, group, inputs, members, wake }
     }
 
     /// Runs a group that no other hub could, to the end.
@@ -132,7 +129,7 @@ impl Runner {
         if let Err(Fatal(error)) = end {
             tracing::error!(topic = %self.topic, group = %self.group, %error, "the group stops");
             for member in self.members.values() {
-                member.subscriber.end(error.clone());
+                member.subscriber().end(error.clone());
             }
             self.saving.fail(&error);
         }
@@ -208,7 +205,7 @@ impl Runner {
     /// Asks the dispatcher and carries out what it says until it has nothing more to say.
     async fn settle(&mut self) -> Result<Option<Millis>, Fatal> {
         let Some(mut dispatcher) = self.dispatcher.take() else { return Ok(None) };
-        let mut reserved = self.sharing(&mut dispatcher);
+        let sharing = self.sharing(&mut dispatcher);
         let wake_at = loop {
             dispatcher.on_tail(self.tail.borrow_and_update().seq);
             let now = self.core.clock.now();
@@ -218,7 +215,7 @@ impl Runner {
             }
             // What comes back by itself wants room too, and nothing else may ever ask for it.
             dispatcher.on_tick(now, &mut commands);
-            self.reserve(&mut dispatcher, &mut reserved);
+            self.reserve(&mut dispatcher, &sharing);
             let wake_at = dispatcher.poll(now, &mut commands);
             let quiet = commands.is_empty();
             self.carry_out(&mut dispatcher, &mut commands).await;
@@ -228,7 +225,7 @@ impl Runner {
             }
         };
         self.flush();
-        self.unreserve(&mut dispatcher, reserved);
+        self.unreserve(&mut dispatcher, &sharing);
         self.metrics.observe(&mut dispatcher);
         self.dispatcher = Some(dispatcher);
         Ok(wake_at)
@@ -237,46 +234,37 @@ impl Runner {
     /// A lease that ran out while its event waited in the hub for a subscriber that reads slowly is no attempt.
     fn take_back_unseen(&self, dispatcher: &mut Dispatcher, now: Millis, commands: &mut Vec<Command>) {
         for member in self.members.values() {
-            for (id, lease) in member.subscriber.unseen_in_time(&self.topic, now) {
+            for (id, lease) in member.lane.unseen_in_time(now) {
                 dispatcher.on_unseen(id, lease, now, commands);
             }
         }
     }
 
     /// The members that share their room with other topics: nothing is reserved for them yet.
-    fn sharing(&self, dispatcher: &mut Dispatcher) -> Vec<(MemberId, usize)> {
-        let sharing = self.members.iter().filter(|(_, member)| member.subscriber.shared);
-        sharing
-            .map(|(&id, _)| {
-                dispatcher.on_allowance(id, 0);
-                (id, 0)
-            })
-            .collect()
+    fn sharing(&self, dispatcher: &mut Dispatcher) -> Vec<MemberId> {
+        let sharing = self.members.iter().filter(|(_, member)| member.subscriber().shared);
+        sharing.map(|(&id, _)| id).inspect(|&id| dispatcher.on_allowance(id, 0)).collect()
     }
 
     /// Takes of the room that members share with their other topics what this one could use, for as long as the
     /// dispatcher decides.
-    fn reserve(&self, dispatcher: &mut Dispatcher, reserved: &mut [(MemberId, usize)]) {
-        for (id, room) in reserved {
-            let Some(member) = self.members.get(id) else { continue };
-            let (want, has) = (dispatcher.wanted(*id), dispatcher.allowance(*id));
+    fn reserve(&self, dispatcher: &mut Dispatcher, sharing: &[MemberId]) {
+        for &id in sharing {
+            let Some(member) = self.members.get(&id) else { continue };
+            let (want, has) = (dispatcher.wanted(id), dispatcher.allowance(id));
             if want > has {
-                let more = member.subscriber.reserve_up_to(want - has, &self.wake);
-                dispatcher.on_allowance(*id, has + more);
-                *room += more;
+                dispatcher.on_allowance(id, has + member.lane.reserve(want - has));
             }
         }
     }
 
     /// Gives back what was not used, and what was answered since the last time.
-    fn unreserve(&mut self, dispatcher: &mut Dispatcher, reserved: Vec<(MemberId, usize)>) {
-        for (id, room) in reserved {
-            let Some(member) = self.members.get_mut(&id) else { continue };
+    fn unreserve(&self, dispatcher: &mut Dispatcher, sharing: &[MemberId]) {
+        for &id in sharing {
+            let Some(member) = self.members.get(&id) else { continue };
             let starved = dispatcher.wanted(id) > dispatcher.allowance(id);
-            let held = dispatcher.held_by(id);
-            member.subscriber.release(member.charged + room - held);
-            member.charged = held;
-            // Whoever waits for room is woken by it, not by news; anybody else wants to hear of news.
+            member.lane.settle(dispatcher.held_by(id), starved);
+            // A member that waits for room is woken by it, not by news; any other is woken by news.
             dispatcher.on_allowance(id, if starved { 0 } else { usize::MAX });
         }
     }
@@ -286,7 +274,7 @@ impl Runner {
         let now = self.core.clock.now();
         for member in self.members.values_mut() {
             if !member.outgoing.is_empty() {
-                member.subscriber.give(std::mem::take(&mut member.outgoing), now);
+                member.lane.give(std::mem::take(&mut member.outgoing), now);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use promethean_event::{Code, Cursor, EventId, From, Group, Topic};
 use promethean_store::{Claim, Error as StoreError, Owned, Peer};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::follower::Follower;
@@ -20,7 +20,8 @@ use super::{Fatal, Handle, Input, Join, Runner, sleep_until};
 use crate::Error;
 use crate::bus::Core;
 use crate::group::{MemberId, MemberOptions, Policy};
-use crate::inbox::{Given, Subscriber};
+use crate::inbox::Given;
+use crate::lane::{Lane, Subscriber};
 use crate::relay::{Cluster, Origin};
 
 /// How long whoever asks waits for an owner that can be reached: a little longer than a failover takes.
@@ -36,11 +37,13 @@ pub(super) struct Seat {
     pub(super) group: Group,
     pub(super) inputs: mpsc::UnboundedReceiver<Input>,
     pub(super) members: HashMap<MemberId, Member>,
+    /// Wakes the task that serves the seat: a member may take more.
+    pub(super) wake: Arc<Notify>,
 }
 
 /// A subscriber of this hub, or one that another hub has sent.
 pub(super) struct Member {
-    pub(super) subscriber: Arc<Subscriber>,
+    pub(super) lane: Arc<Lane>,
     pub(super) options: MemberOptions,
     pub(super) policy: Policy,
     pub(super) from: From,
@@ -50,18 +53,16 @@ pub(super) struct Member {
     reply: Option<Reply<Cursor>>,
     /// Since when nobody serves it; none: it is served, or whoever could is not to be found out at the moment.
     since: Option<Instant>,
-    /// Of its shared room, what it holds here.
-    pub(super) charged: usize,
     pub(super) outgoing: VecDeque<Given>,
     /// In a cluster, what it was given by which owner.
     pub(super) handed: Handed,
 }
 
 impl Member {
-    pub(super) fn new(join: Join) -> Self {
+    pub(super) fn new(join: Join, wake: &Arc<Notify>) -> Self {
         let Join { subscriber, options, policy, from, relayed, reply } = join;
         Self {
-            subscriber,
+            lane: Lane::new(subscriber, Arc::clone(wake)),
             options,
             policy,
             from,
@@ -69,10 +70,13 @@ impl Member {
             paused: false,
             reply: Some(reply),
             since: Some(Instant::now()),
-            charged: 0,
             outgoing: VecDeque::new(),
             handed: Handed::default(),
         }
+    }
+
+    pub(super) fn subscriber(&self) -> &Arc<Subscriber> {
+        &self.lane.subscriber
     }
 
     /// It has joined; `false`: whoever asked for that is gone.
@@ -97,7 +101,7 @@ impl Member {
     pub(super) fn refuse(self, error: Error) {
         match self.reply {
             Some(reply) => drop(reply.send(Err(error))),
-            None => self.subscriber.end(error),
+            None => self.subscriber().end(error),
         }
     }
 
@@ -110,7 +114,7 @@ impl Member {
         }
         let again: Vec<EventId> = ids.iter().map(|(id, _)| *id).filter(|id| self.handed.came_again(*id)).collect();
         if !again.is_empty() {
-            self.subscriber.clear_events(&again);
+            self.lane.clear_events(&again);
         }
         fenced
     }
@@ -140,8 +144,8 @@ pub(super) enum End {
 /// Starts what serves a group on a topic.
 pub(crate) fn spawn(core: &Arc<Core>, topic: &Topic, group: &Group) -> Handle {
     let (handle, inputs) = mpsc::unbounded_channel();
-    let seat =
-        Seat { core: Arc::clone(core), topic: topic.clone(), group: group.clone(), inputs, members: HashMap::new() };
+    let (topic, group, members, wake) = (topic.clone(), group.clone(), HashMap::new(), Arc::default());
+    let seat = Seat { core: Arc::clone(core), topic, group, inputs, members, wake };
     match &core.cluster {
         None => drop(tokio::spawn(Runner::new(seat, None).run_alone())),
         Some(cluster) => drop(tokio::spawn(seat.run(cluster.clone()))),
@@ -253,8 +257,8 @@ impl Seat {
                         return End::Closed;
                     }
                     Some(Input::Join(join)) => {
-                        let member = Member::new(*join);
-                        self.members.insert(member.subscriber.id, member);
+                        let member = Member::new(*join, &self.wake);
+                        self.members.insert(member.subscriber().id, member);
                     }
                     Some(Input::Leave(id)) => drop(self.members.remove(&id)),
                     Some(Input::Pause(id, paused)) => {
