@@ -57,6 +57,24 @@ describe("the program of the sketches", () => {
   });
 });
 
+describe("with-ws-bus", () => {
+  // Built by scripts/browser-tests.sh.
+  it("starts a hub, awaits the body, and ends the hub", async () => {
+    expect(process.env.PROMETHEAN_BIN, "PROMETHEAN_BIN names the hub").toBeTruthy();
+    const { run } = load(compile(`
+      (def run () (with-ws-bus bus 0
+        (publish! bus "a" 1)
+        (.then (publish! bus "a" 2) (#(stored) (hash seq stored.seq url bus.url)))))
+      (set module.exports 'run run)`), "real.sibilant");
+    expect(await run()).toMatchObject({ seq: 2 });
+  }, 60_000);
+
+  it("names the remedy when the hub does not start", async () => {
+    const { run } = load(compile(`(def run () (with-ws-bus bus 70000 1))\n(set module.exports 'run run)`), "port.sibilant");
+    await expect(run()).rejects.toThrow(/with-ws-bus: the hub did not start/);
+  }, 60_000);
+});
+
 describe("the README", () => {
   const readme = readFileSync(fileURLToPath(new URL("../README.md", import.meta.url)), "utf8");
   const programs = [...readme.matchAll(/^```(\w+)\n([^]*?)^```$/gm)].filter(([, language]) => language === "lisp");
@@ -76,9 +94,57 @@ describe("the README", () => {
 describe("the forms", () => {
   it("closes the bus and passes the error on when the body fails", async () => {
     const hub = await new FakeHub().start();
-    const { run } = load(compile(`(def run (url) (with-ws-bus bus url (publish! bus "not a topic" 1)))\n(set module.exports 'run run)`), "fail.sibilant");
+    const { run } = load(compile(`(def run (url) (connect-ws-bus bus url (publish! bus "not a topic" 1)))\n(set module.exports 'run run)`), "fail.sibilant");
     await expect(run(hub.url)).rejects.toMatchObject({ code: "bad_topic" });
     await hub.kill();
+  });
+
+  const calls = (source) => {
+    const made = [];
+    const bus = { publish: (...args) => made.push(args), subscribe: (...args) => made.push(args) };
+    load(compile(`(set module.exports 'run (#(bus f) ${source}))`), "calls.sibilant").run(bus, "f");
+    return made[0];
+  };
+
+  it("subscribes from the earliest event in batches of 100 unless the options say otherwise", () => {
+    expect(calls(`(subscribe! bus "a" "g" f)`)[3]).toEqual({ from: "earliest", batchSize: 100 });
+    expect(calls(`(subscribe! bus "a" "g" f :from "latest")`)[3]).toEqual({ from: "latest", batchSize: 100 });
+    expect(calls(`(subscribe! bus "a" "g" f {:batchSize 5})`)[3]).toEqual({ from: "earliest", batchSize: 5 });
+  });
+
+  it("publishes with pairs, with a map of options, or with none", () => {
+    expect(calls(`(publish! bus "a" {:n 1})`)).toEqual(["a", { n: 1 }, {}]);
+    expect(calls(`(publish! bus "a" 1 :key "k" :sid "s")`)[2]).toEqual({ key: "k", sid: "s" });
+    expect(calls(`(publish! bus "a" 1 {:key "k"})`)[2]).toEqual({ key: "k" });
+  });
+
+  it("names the form in every error of a macro", () => {
+    for (const [form, source] of [
+      ["define-topic", `(define-topic)`],
+      ["publish!", `(publish! bus "a")`],
+      ["publish!", `(publish! bus "a" 1 :key "k" :sid)`],
+      ["subscribe!", `(subscribe! bus "a" "g")`],
+      ["subscribe!", `(subscribe! bus "a" "g" f :from "earliest" 3)`],
+      ["with-ws-bus", `(with-ws-bus bus)`],
+      ["connect-ws-bus", `(connect-ws-bus)`],
+      ["allow", `(allow "publish")`],
+      ["scopes->policy", `(scopes->policy)`],
+    ]) expect(() => compile(source), source).toThrow(form);
+  });
+
+  it("compares a token with WS_TOKEN", () => {
+    const { auth } = load(compile(`(set module.exports 'auth ws-auth)`), "auth.sibilant");
+    const before = process.env.WS_TOKEN;
+    try {
+      process.env.WS_TOKEN = "right";
+      expect(auth("right")).toEqual({ ok: true });
+      expect(auth("wrong")).toMatchObject({ ok: false, code: "bad_token" });
+      delete process.env.WS_TOKEN;
+      expect(auth(undefined)).toMatchObject({ ok: false });
+    } finally {
+      if (before === undefined) delete process.env.WS_TOKEN;
+      else process.env.WS_TOKEN = before;
+    }
   });
 
   it("refuses another arrow than scopes->policy at compile time", () => {
