@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::ws::codec::{Decoder, Message};
+use crate::ws::codec::{Allowance, Decoder, Message};
 
 /// Largest message in these runs.
 const LIMIT: usize = 16 * 1024;
@@ -31,7 +31,7 @@ impl AsyncRead for Pieces<'_> {
 /// The messages of a client's byte stream that arrives in pieces of these lengths, as text.
 pub fn messages(stream: &[u8], cuts: &[u8]) -> Vec<String> {
     let mut reader = Pieces { bytes: stream, cuts };
-    let mut decoder = Decoder::new(LIMIT, b"");
+    let mut decoder = Decoder::new(Allowance::of(LIMIT), b"");
     let (mut out, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
     loop {
         let read = decoder.poll_fill(&mut reader, &mut cx);

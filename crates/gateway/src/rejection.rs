@@ -138,6 +138,8 @@ pub enum Close {
     Protocol = 1002,
     /// A text frame that is not UTF-8.
     NotText = 1007,
+    /// Pings and pongs over their rate.
+    TooManyPings = 1008,
     /// A frame over the limit.
     TooBig = 1009,
     /// Not authenticated within the deadline, or the token expired.
@@ -161,6 +163,7 @@ impl Close {
             Close::GoingAway => "the hub is shutting down",
             Close::Protocol => "protocol error",
             Close::NotText => "a text frame is not UTF-8",
+            Close::TooManyPings => "too many pings or pongs",
             Close::TooBig => "a frame is over the limit",
             Close::Unauthorized => "not authenticated",
             Close::NoPong => "no pong",

@@ -66,7 +66,7 @@ fn channel() -> Value {
     json!({
         "address": "/",
         "description": "A connection. The hub closes it with 4401 (not authenticated within 10 s, or the token ran out), 4408 \
-            (no pong for 60 s), 4429 (the client does not read), 1001 (shutdown), 1007 (text that is not UTF-8), 1009 \
+            (no pong for 60 s), 4429 (the client does not read), 1001 (shutdown), 1007 (text that is not UTF-8), 1008 (too many pings or pongs), 1009 \
             (a frame over the limit).",
         "messages": messages,
         "bindings": { "ws": { "method": "GET", "bindingVersion": "0.1.0" } },

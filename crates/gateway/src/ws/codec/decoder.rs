@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariants: a frame's announced length is checked before a byte of it is kept, so no peer makes the buffer larger
-//! than the limit; the buffer grows only as bytes arrive, never by what a header claims; after the first violation
-//! nothing more is read. How the stream was cut into reads changes nothing.
+//! than the limit; the buffer grows only as bytes arrive, never by what a header claims; after the first violation or
+//! the goodbye, bytes are dropped as they arrive. How the stream was cut into reads changes nothing.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -26,6 +26,24 @@ const BURST: usize = 256 * 1024;
 const HEADER: usize = 14;
 /// Largest payload of a control frame.
 const MAX_CONTROL: usize = 125;
+/// Messages of one read whose places stay allocated.
+const FOUND: usize = 1024;
+
+/// How much a decoder takes in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allowance {
+    /// Largest message.
+    pub(crate) message: usize,
+    /// Most bytes read at once, unless one frame is larger.
+    pub(crate) burst: usize,
+}
+
+impl Allowance {
+    /// Messages of at most `message` bytes, in reads of the usual size.
+    pub(crate) fn of(message: usize) -> Self {
+        Self { message, burst: BURST }
+    }
+}
 
 /// What a client sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,7 +83,9 @@ struct Fragments {
 /// Reads the messages of one connection.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    limit: usize,
+    allowance: Allowance,
+    /// The limit may be raised before the next frame is judged by it: that one is over it.
+    over: bool,
     buffer: Vec<u8>,
     /// Everything before this is in `found`.
     scanned: usize,
@@ -77,9 +97,11 @@ pub(crate) struct Decoder {
     expected: usize,
     /// The last read filled all the room it had: there is probably more.
     filled: bool,
-    /// Nothing more is read: the client said goodbye or broke the protocol.
+    /// No more messages: the client said goodbye, broke the protocol, or is told to go.
     dead: bool,
     said_goodbye: bool,
+    /// Bytes to drop before the next frame's header, once dead.
+    skip: u64,
 }
 
 struct Header {
@@ -91,12 +113,13 @@ struct Header {
 }
 
 impl Decoder {
-    /// A decoder that refuses messages over `limit` bytes. `first` are bytes that came with the upgrade.
-    pub(crate) fn new(limit: usize, first: &[u8]) -> Self {
+    /// A decoder that refuses messages over the limit of `allowance`. `first` are bytes that came with the upgrade.
+    pub(crate) fn new(allowance: Allowance, first: &[u8]) -> Self {
         let mut buffer = Vec::with_capacity(IDLE.max(first.len()));
         buffer.extend_from_slice(first);
         let mut decoder = Self {
-            limit,
+            allowance,
+            over: false,
             buffer,
             scanned: 0,
             found: Vec::new(),
@@ -106,9 +129,25 @@ impl Decoder {
             filled: false,
             dead: false,
             said_goodbye: false,
+            skip: 0,
         };
         decoder.scan();
         decoder
+    }
+
+    /// Changes how much is taken in. A frame over the old limit that has not been refused yet counts by the new one.
+    pub(crate) fn set_allowance(&mut self, allowance: Allowance) {
+        self.allowance = allowance;
+    }
+
+    /// Drops all messages, and what arrives from now on up to the client's close frame.
+    pub(crate) fn expect_close(&mut self) {
+        self.dead = true;
+        self.found = Vec::new();
+        self.taken = 0;
+        self.fragments = None;
+        self.buffer.drain(..self.scanned);
+        self.skim();
     }
 
     /// Whether the client has said goodbye.
@@ -137,31 +176,65 @@ impl Decoder {
         reader: &mut R,
         cx: &mut Context<'_>,
     ) -> Poll<std::io::Result<usize>> {
+        if std::mem::take(&mut self.over) && !self.dead {
+            self.scan();
+            if std::mem::take(&mut self.over) {
+                self.break_off(Close::TooBig);
+            }
+            if self.has_message() {
+                return Poll::Ready(Ok(1));
+            }
+        }
         self.make_room();
         // `read_buf` keeps nothing between polls: a fresh one each time is the same as one that waits.
         let count = ready!(pin!(reader.read_buf(&mut self.buffer)).poll(cx))?;
         self.filled = self.buffer.len() == self.buffer.capacity();
-        self.scan();
+        if self.dead {
+            self.skim();
+        } else {
+            self.scan();
+        }
         Poll::Ready(Ok(count))
+    }
+
+    /// Drops what is there, frame by frame, up to the client's close frame.
+    fn skim(&mut self) {
+        let mut at = 0;
+        while !self.said_goodbye {
+            let rest = self.buffer.get(at..).unwrap_or_default();
+            let dropped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(rest.len());
+            (at, self.skip) = (at + dropped, self.skip - dropped as u64);
+            if self.skip > 0 {
+                break;
+            }
+            let Some((opcode, size)) = announced(rest.get(dropped..).unwrap_or_default()) else { break };
+            self.said_goodbye = opcode == 0x8;
+            self.skip = size;
+        }
+        self.buffer.drain(..at);
+        self.scanned = 0;
     }
 
     fn make_room(&mut self) {
         self.found.clear();
+        if self.found.capacity() > 4 * FOUND {
+            self.found.shrink_to(FOUND);
+        }
         self.taken = 0;
         self.buffer.drain(..self.scanned);
         self.scanned = 0;
+        let burst = self.allowance.burst;
         if self.dead {
-            // What a peer sends after it broke the protocol is read, so that it sees the close frame, and dropped.
-            self.buffer.clear();
+            self.expected = 0;
         }
-        if self.buffer.capacity() > BURST && self.expected <= BURST && self.buffer.len() <= BURST {
-            self.buffer.shrink_to(BURST);
+        if self.buffer.capacity() > burst && self.expected <= burst && self.buffer.len() <= burst {
+            self.buffer.shrink_to(burst);
         }
         let capacity = self.buffer.capacity();
         let wanted = if self.expected > capacity || self.buffer.len() == capacity {
-            (capacity * 2).min(self.expected.max(BURST))
+            (capacity * 2).min(self.expected.max(burst))
         } else if self.filled {
-            (capacity * 2).min(BURST)
+            (capacity * 2).min(burst)
         } else {
             return;
         };
@@ -216,18 +289,23 @@ impl Decoder {
             match self.scan_one() {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(code) => {
-                    self.found.push(Found::Violation(code));
-                    self.dead = true;
-                }
+                Err(code) => self.break_off(code),
             }
         }
-        self.scanned = self.buffer.len();
+    }
+
+    fn break_off(&mut self, code: Close) {
+        self.found.push(Found::Violation(code));
+        self.dead = true;
     }
 
     /// Finds one frame; `false` where it is not whole yet.
     fn scan_one(&mut self) -> Result<bool, Close> {
         let Some(header) = self.header()? else { return Ok(false) };
+        if header.opcode < 0x8 && header.len.saturating_add(self.joined(header.opcode)) > self.allowance.message {
+            self.over = true;
+            return Ok(false);
+        }
         let start = self.scanned + header.size;
         let end = start + header.len;
         let Some(payload) = self.buffer.get_mut(start..end) else {
@@ -239,7 +317,7 @@ impl Decoder {
         let found = match header.opcode {
             0x0 => {
                 let Some(fragments) = &mut self.fragments else { return Err(Close::Protocol) };
-                fragments.bytes.extend_from_slice(payload);
+                append(&mut fragments.bytes, payload, self.allowance.message);
                 match self.fragments.take_if(|_| header.fin) {
                     None => return Ok(true),
                     Some(Fragments { binary: true, .. }) => Found::Binary,
@@ -253,8 +331,8 @@ impl Decoder {
             0x1 => Found::Text(start..end),
             0x2 => Found::Binary,
             0x8 => {
-                check_close(payload)?;
                 (self.dead, self.said_goodbye) = (true, true);
+                check_close(payload)?;
                 Found::Close
             }
             0x9 => Found::Ping(start..end),
@@ -292,17 +370,43 @@ impl Decoder {
             (0x0, None) | (0x1 | 0x2, Some(_)) => return Err(Close::Protocol),
             _ => {}
         }
-        let before =
-            if opcode == 0x0 { self.fragments.as_ref().map_or(0, |fragments| fragments.bytes.len()) } else { 0 };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if !control && len.saturating_add(before) > self.limit {
-            return Err(Close::TooBig);
-        }
-        let Some((mask, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+        // A frame that is over the limit is judged by this much of its header.
+        let (mask, rest) = match rest.split_first_chunk::<4>() {
+            Some((mask, rest)) => (*mask, rest),
+            None if !control && len.saturating_add(self.joined(opcode)) > self.allowance.message => ([0; 4], rest),
+            None => return Ok(None),
+        };
         let size = bytes.len() - rest.len();
         debug_assert!(size <= HEADER);
-        Ok(Some(Header { fin, opcode, len, mask: *mask, size }))
+        Ok(Some(Header { fin, opcode, len, mask, size }))
     }
+
+    /// Bytes of the message that a frame of this kind continues.
+    fn joined(&self, opcode: u8) -> usize {
+        self.fragments.as_ref().filter(|_| opcode == 0x0).map_or(0, |fragments| fragments.bytes.len())
+    }
+}
+
+/// Appends without allocating more than `most`, which doubling might.
+fn append(bytes: &mut Vec<u8>, more: &[u8], most: usize) {
+    let len = bytes.len() + more.len();
+    if len > bytes.capacity() {
+        bytes.reserve_exact((2 * len).min(most.max(len)) - bytes.len());
+    }
+    bytes.extend_from_slice(more);
+}
+
+/// The opcode of the frame that begins here, and its length with its header; `None` where the header is not whole.
+fn announced(bytes: &[u8]) -> Option<(u8, u64)> {
+    let [first, second, rest @ ..] = bytes else { return None };
+    let mask = if second & 0x80 == 0 { 0 } else { 4 };
+    let (header, len) = match second & 0x7f {
+        126 => (4, u64::from(u16::from_be_bytes(*rest.first_chunk()?))),
+        127 => (10, u64::from_be_bytes(*rest.first_chunk()?)),
+        short => (2, u64::from(short)),
+    };
+    Some((first & 0x0f, len.saturating_add(header + mask)))
 }
 
 fn check_close(payload: &[u8]) -> Result<(), Close> {

@@ -29,7 +29,7 @@ impl AsyncRead for Pieces<'_> {
 /// Everything that comes out, as text.
 fn messages(bytes: &[u8], cuts: Vec<usize>) -> Vec<String> {
     let mut reader = Pieces { bytes, cuts };
-    let mut decoder = Decoder::new(LIMIT, b"");
+    let mut decoder = Decoder::new(Allowance::of(LIMIT), b"");
     let (mut out, mut cx) = (Vec::new(), Context::from_waker(std::task::Waker::noop()));
     loop {
         let read = decoder.poll_fill(&mut reader, &mut cx);
@@ -142,7 +142,7 @@ fn a_fragment_bomb_ends_at_the_limit() {
 #[test]
 fn an_idle_connection_gives_its_buffer_back() {
     let stream = frame(0x81, &[b'x'; LIMIT]);
-    let mut decoder = Decoder::new(LIMIT, &stream);
+    let mut decoder = Decoder::new(Allowance::of(LIMIT), &stream);
     assert!(decoder.peek().is_some() && decoder.held() >= LIMIT);
     decoder.advance();
     decoder.rest();

@@ -8,5 +8,5 @@ mod decoder;
 mod mask;
 mod outbox;
 
-pub(crate) use decoder::{Decoder, Message};
+pub(crate) use decoder::{Allowance, Decoder, Message};
 pub(crate) use outbox::Outbox;

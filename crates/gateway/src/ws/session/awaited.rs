@@ -9,6 +9,7 @@ use promethean_event::{Code, Cursor, Group, Millis, Selector};
 use tokio::time::Instant;
 
 use super::core::Core;
+use super::pace::Pace;
 use super::subscriptions::About;
 use crate::auth::{Action, Identity, Policy, Refusal};
 use crate::cluster::Asked;
@@ -115,7 +116,11 @@ impl<'h> Core<'h> {
 
     /// Takes on an identity, the first or a renewed one.
     pub(super) fn set_identity(&mut self, identity: Identity) {
-        self.deadlines.on_identity(&identity, Instant::now(), Millis::now());
+        let now = Instant::now();
+        self.deadlines.on_identity(&identity, now, Millis::now());
+        if self.identity.is_none() {
+            self.pace = Pace::after_auth(now);
+        }
         self.registered.set_sub(identity.sub.clone());
         let policy = Arc::clone(&identity.policy);
         self.identity = Some(identity);

@@ -15,6 +15,7 @@ use super::Wire;
 use super::awaited::{Awaited, InForce};
 use super::deadlines::Deadlines;
 use super::names::Names;
+use super::pace::{self, Pace};
 use super::publish::Publishes;
 use super::settle::Settles;
 use super::subscriptions::Subscriptions;
@@ -34,6 +35,7 @@ pub(super) struct Core<'h> {
     /// The policy in force, shared with the gates of pattern subscriptions.
     pub(super) in_force: InForce,
     pub(super) quota: ConnectionQuota,
+    pub(super) pace: Pace,
     /// `OK`s of frames without `corr` are left out; frames that wait for their answer keep what counted when they came.
     pub(super) quiet: bool,
     pub(super) names: Names,
@@ -60,8 +62,10 @@ pub(super) struct Core<'h> {
 
 /// What made the session go on.
 pub(super) enum Step {
-    /// Something was read, written or answered.
+    /// Something was written or answered.
     Progress,
+    /// So many bytes were read.
+    Read(usize),
     /// The frame that others wait for has its answer.
     Awaited(Awaited),
     /// A deadline may have passed.
@@ -82,10 +86,12 @@ pub(super) enum Flow {
 
 impl<'h> Core<'h> {
     pub(super) fn new(hub: &'h Hub, registered: Registered<'h>, inbox: Inbox, identity: Option<Identity>) -> Self {
+        let now = Instant::now();
         let mut core = Self {
             hub,
             registered,
             identity: None,
+            pace: Pace::before_auth(now),
             in_force: InForce::new(RwLock::new(Arc::new(Policy::nothing()))),
             quota: hub.quotas.connection(),
             quiet: false,
@@ -101,7 +107,7 @@ impl<'h> Core<'h> {
             barrier: None,
             joining: false,
             outbox: Outbox::default(),
-            deadlines: Deadlines::new(&hub.config, Instant::now()),
+            deadlines: Deadlines::new(&hub.config, now),
             leaving: false,
         };
         if let Some(identity) = identity {
@@ -111,18 +117,26 @@ impl<'h> Core<'h> {
     }
 
     /// Whether more frames may be taken in: at a bound the client has to wait.
-    pub(super) fn may_read(&self) -> bool {
-        self.barrier.is_none() && self.publishes.has_room() && self.settles.has_room() && self.may_answer()
+    pub(super) fn may_read(&mut self) -> bool {
+        self.barrier.is_none()
+            && self.publishes.has_room()
+            && self.settles.has_room()
+            && self.may_answer()
+            && self.pace.may_read(Instant::now())
     }
 
     /// Whether there is room in the outbox for deliveries.
     pub(super) fn has_room(&self) -> bool {
-        self.outbox.len() < self.hub.config.max_outbound_bytes
+        let most = self.hub.config.max_outbound_bytes;
+        self.outbox.len() < if self.identity.is_some() { most } else { most.min(pace::ANSWERS) }
     }
 
     /// Whether there is room for answers: deliveries alone, the last of which may be as large as an event can be, do not
     /// take it. So a client that reads slowly is read, and its acks count in time.
-    fn may_answer(&self) -> bool {
+    pub(super) fn may_answer(&self) -> bool {
+        if self.identity.is_none() {
+            return self.has_room();
+        }
         let config = &self.hub.config;
         let deliveries = config.max_outbound_bytes + config.max_event_bytes;
         self.outbox.len() < deliveries + config.max_outbound_bytes
@@ -147,11 +161,13 @@ impl<'h> Core<'h> {
         }
         if !decoder.has_message() && self.may_read() {
             match decoder.poll_fill(wire, cx) {
-                Poll::Ready(Ok(1..)) => {
-                    self.deadlines.on_read();
-                    progress = true;
-                }
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Step::Gone),
+                Poll::Ready(Ok(bytes)) => {
+                    let now = Instant::now();
+                    self.deadlines.on_read(now);
+                    self.pace.on_read(bytes, now);
+                    return Poll::Ready(Step::Read(bytes));
+                }
                 Poll::Pending => {}
             }
         }
@@ -231,6 +247,8 @@ impl<'h> Core<'h> {
     /// Refuses a frame, in its place among the answers of its kind.
     pub(super) fn refuse(&mut self, op: Op, corr: Option<Corr>, rejection: Rejection) {
         match op {
+            // Before AUTH nothing waits for the bus, so every answer is in its place.
+            _ if self.identity.is_none() => self.error(corr.as_ref(), &rejection),
             Op::Publish => self.publishes.refuse(corr, rejection, &self.hub.bus),
             Op::Ack | Op::Nack | Op::Modack => self.settles.refuse(corr, rejection),
             _ => self.error(corr.as_ref(), &rejection),

@@ -72,10 +72,10 @@ impl Deadlines {
         self.last_pong = now;
     }
 
-    pub(super) fn on_read(&mut self) {
+    pub(super) fn on_read(&mut self, now: Instant) {
         self.heard = true;
         if let Some((_, since)) = &mut self.relay {
-            *since = Instant::now();
+            *since = now;
         }
     }
 
@@ -164,7 +164,7 @@ mod tests {
         let (mut deadlines, start) = deadlines();
         deadlines.on_identity(&Identity::wide_open(), start, Millis(0));
         assert_eq!(deadlines.due(start + 20 * SECOND, true), Some(Due::Ping { idle: true }));
-        deadlines.on_read();
+        deadlines.on_read(start + 20 * SECOND);
         deadlines.on_pong(start + 21 * SECOND);
         assert_eq!(deadlines.due(start + 40 * SECOND, true), Some(Due::Ping { idle: false }));
         assert_eq!(deadlines.due(start + 60 * SECOND, true), Some(Due::Ping { idle: true }));

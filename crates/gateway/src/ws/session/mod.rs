@@ -9,13 +9,15 @@
 //!
 //! Invariants: every client frame is answered once; answers to frames of one kind keep their order, and a slow answer
 //! of one kind holds up neither the others nor deliveries; what waits is bounded (`may_read`, `max_outbound_bytes`), and
-//! at the bound the client is read no more; the subscriptions go with the session, whatever way it ends.
+//! at the bound the client is read no more; deadlines and the shutdown are looked at after every read, and a client that
+//! sends without a pause lets others have their turn; the subscriptions go with the session, whatever way it ends.
 
 mod awaited;
 mod core;
 mod deadlines;
 mod deliver;
 mod names;
+mod pace;
 mod publish;
 mod request;
 mod settle;
@@ -53,18 +55,24 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for T {}
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long a goodbye may take to be written, and the client to take notice.
 const GOODBYE: Duration = Duration::from_secs(5);
+/// Most bytes that are dropped while the hub waits for the client's close frame: what it had sent already, mostly.
+const DROPPED: usize = 16 * 1024 * 1024;
+/// Reads, and bytes of them, after which other connections have their turn.
+const TURN: (usize, usize) = (32, 512 * 1024);
 
 /// Serves a connection until it ends.
 pub(super) async fn run(hub: Arc<Hub>, wire: Wire, first: &[u8], identity: Option<Identity>, peer: SocketAddr) {
     let registered = hub.connections.open(peer);
     tracing::debug!(connection = registered.id(), %peer, "connected");
     let inbox = Inbox::new();
+    let core = Core::new(&hub, registered, inbox.clone(), identity);
     let mut session = Session {
         wire,
-        decoder: Decoder::new(hub.config.max_frame_bytes, first),
+        decoder: Decoder::new(core.pace.allowance(hub.config.max_frame_bytes), first),
         draining: hub.drain.watch(),
         timer: Box::pin(sleep_until(Instant::now())),
-        core: Core::new(&hub, registered, inbox.clone(), identity),
+        turn: (0, 0),
+        core,
         inbox,
     };
     let end = session.serve().await;
@@ -87,6 +95,8 @@ struct Session<'h> {
     draining: Draining,
     timer: Pin<Box<Sleep>>,
     inbox: Inbox,
+    /// Reads, and bytes of them, since others had their turn.
+    turn: (usize, usize),
     core: Core<'h>,
 }
 
@@ -98,29 +108,54 @@ impl Session<'_> {
             }
             self.core.deliver();
             match self.step().await {
-                Step::Progress => {}
-                Step::Awaited(awaited) => self.core.on_awaited(awaited),
+                Step::Progress | Step::Tick => {}
+                Step::Read(bytes) => self.on_read(bytes).await,
+                Step::Awaited(awaited) => {
+                    self.core.on_awaited(awaited);
+                    self.decoder.set_allowance(self.core.pace.allowance(self.core.hub.config.max_frame_bytes));
+                }
                 Step::Gone => return End::Gone,
                 Step::Drain => return self.leave().await,
-                Step::Tick => {
-                    if let Some(close) = self.on_tick() {
-                        return End::Close(close);
-                    }
-                }
+            }
+            if self.draining.has_begun() {
+                return self.leave().await;
+            }
+            if Instant::now() >= self.core.deadlines.next()
+                && let Some(close) = self.on_tick()
+            {
+                return End::Close(close);
             }
         }
     }
 
-    /// Handles every message that is there, unless one has to wait.
+    /// Counts a read. A task whose socket always has something to read would else hold its thread for long.
+    async fn on_read(&mut self, bytes: usize) {
+        self.turn = (self.turn.0 + 1, self.turn.1 + bytes);
+        if self.turn.0 >= TURN.0 || self.turn.1 >= TURN.1 {
+            self.turn = (0, 0);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Handles every message that is there, unless one has to wait or there is no room for answers.
     fn handle_messages(&mut self) -> Option<End> {
         let Self { decoder, core, .. } = self;
-        let (mut last_ping, mut end) = (None, None);
+        let (now, mut end) = (Instant::now(), None);
         core.publishes.expect(decoder.waiting());
         while core.barrier.is_none()
             && end.is_none()
+            && core.may_answer()
             && let Some(index) = decoder.peek()
         {
-            match decoder.message(index) {
+            let message = decoder.message(index);
+            if matches!(message, Message::Text(_) | Message::Binary) && !core.pace.on_frame(now) {
+                break;
+            }
+            if matches!(message, Message::Ping(_) | Message::Pong) && !core.pace.on_control(now) {
+                end = Some(End::Close(Close::TooManyPings));
+                break;
+            }
+            match message {
                 Message::Text(text) => {
                     if let Flow::Hold = core.on_frame(text) {
                         break;
@@ -130,18 +165,12 @@ impl Session<'_> {
                     let refused = Rejection::new(Code::BadJson, "frame: must be text, not binary");
                     core.refuse(Op::Unknown, None, refused);
                 }
-                // Of several pings at once the last is answered, as RFC 6455 allows.
-                Message::Ping(_) => last_ping = Some(index),
-                Message::Pong => core.deadlines.on_pong(Instant::now()),
+                Message::Ping(payload) => core.outbox.pong(payload),
+                Message::Pong => core.deadlines.on_pong(now),
                 Message::Close => end = Some(End::Close(Close::Normal)),
                 Message::Violation(close) => end = Some(End::Close(close)),
             }
             decoder.advance();
-        }
-        if let Some(index) = last_ping
-            && let Message::Ping(payload) = decoder.message(index)
-        {
-            core.outbox.pong(payload);
         }
         core.publishes.send(&core.hub.bus);
         core.settles.send();
@@ -149,8 +178,9 @@ impl Session<'_> {
     }
 
     async fn step(&mut self) -> Step {
-        let Self { wire, decoder, draining, timer, inbox, core } = self;
-        let wake_at = core.deadlines.next();
+        let Self { wire, decoder, draining, timer, inbox, core, .. } = self;
+        let deadline = core.deadlines.next();
+        let wake_at = core.pace.resumes(Instant::now()).map_or(deadline, |resumes| resumes.min(deadline));
         if timer.deadline() != wake_at {
             timer.as_mut().reset(wake_at);
         }
@@ -230,16 +260,21 @@ impl Session<'_> {
             wire.flush().await?;
             // A socket that is closed with bytes unread resets the connection, and the client may never see why.
             // So the client goes first: its close frame, or its end, or a while.
-            while !decoder.is_closed() {
-                while decoder.peek().is_some() {
-                    decoder.advance();
+            decoder.expect_close();
+            let mut dropped = 0;
+            while !decoder.is_closed() && dropped < DROPPED {
+                match poll_fn(|cx| decoder.poll_fill(wire, cx)).await? {
+                    0 => break,
+                    bytes => dropped += bytes,
                 }
-                if poll_fn(|cx| decoder.poll_fill(wire, cx)).await? == 0 {
-                    break;
-                }
+                // Also from a client that never stops to send, the deadline and other connections have their turn.
+                tokio::task::yield_now().await;
             }
             wire.shutdown().await
         };
         let _ = timeout(GOODBYE, goodbye).await;
     }
 }
+
+#[cfg(test)]
+mod tests;
