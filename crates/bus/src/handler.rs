@@ -2,11 +2,12 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use promethean_event::{Group, SubscribeOptions};
+use futures_util::{FutureExt as _, StreamExt as _};
+use promethean_event::{Group, SubscribeOptions, panic_text};
 
 use crate::{Bus, Delivery, Error};
 
@@ -39,8 +40,29 @@ impl Drop for Running {
     }
 }
 
+/// Starts a handler. A panic is an error with its text: it disturbs no other handler.
+fn caught<F, Fut, E>(handler: &F, delivery: &Arc<Delivery>) -> impl Future<Output = Result<(), String>> + use<F, Fut, E>
+where
+    F: Fn(Arc<Delivery>) -> Fut,
+    Fut: Future<Output = Result<(), E>>,
+    E: Display,
+{
+    let started = catch_unwind(AssertUnwindSafe(|| handler(Arc::clone(delivery))));
+    async move {
+        let ended = match started {
+            Ok(work) => AssertUnwindSafe(work).catch_unwind().await,
+            Err(panic) => Err(panic),
+        };
+        match ended {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(panic) => Err(panic_text(&*panic)),
+        }
+    }
+}
+
 impl Bus {
-    /// Calls `handler` for each event, up to `max_in_flight` at a time, started in the order of delivery.
+    /// Calls `handler` for each event, up to `max_in_flight` at a time, started in the order of delivery. A handler that
+    /// panics nacks its event with the text of the panic.
     ///
     /// # Errors
     /// As [`Bus::subscribe`].
@@ -65,7 +87,7 @@ impl Bus {
                     delivery = events.next() => match delivery {
                         Ok(delivery) => {
                             let delivery = Arc::new(delivery);
-                            let work = handler(Arc::clone(&delivery));
+                            let work = caught(&handler, &delivery);
                             running.push(async move { (work.await, delivery) });
                         }
                         Err(error) => return error,
@@ -73,7 +95,7 @@ impl Bus {
                     Some((result, delivery)) = running.next() => {
                         // An answer that fails leaves the lease to run out: the event comes again.
                         let answered = match result {
-                            Err(error) => delivery.nack(error.to_string()).await,
+                            Err(reason) => delivery.nack(reason).await,
                             Ok(()) if handling == Handling::AutoAck => delivery.ack().await,
                             Ok(()) => Ok(()),
                         };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{bus, earliest, group, publish, topic};
 use parking_lot::Mutex;
-use promethean_bus::Handling;
+use promethean_bus::{Handling, SubscribeOptions};
 
 /// Waits until `done` says so, for at most a generous while.
 async fn until(done: impl Fn() -> bool) {
@@ -101,4 +101,39 @@ async fn with_manual_ack_the_handler_answers_and_an_error_is_still_a_nack() {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     panic!("the third event has to stay unfinished, the others done");
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_nacks_its_event_and_disturbs_no_other() {
+    let bus = bus();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seeing = Arc::clone(&seen);
+    let once = SubscribeOptions { max_attempts: 1, ..earliest() };
+    let _running = bus
+        .subscribe_with("t.d", group("g1"), once, Handling::AutoAck, move |delivery| {
+            let number: u64 = delivery.event().payload_as().expect("a number");
+            assert!(number != 1, "no use for 1");
+            let seen = Arc::clone(&seeing);
+            async move {
+                tokio::task::yield_now().await;
+                assert!(number != 2, "nor for 2");
+                seen.lock().push(number);
+                Ok::<(), String>(())
+            }
+        })
+        .await
+        .expect("subscribed");
+    let mut letters = bus.subscribe("dlq.t.d", Some(group("look")), earliest()).await.expect("subscribed");
+    for number in 1..=3 {
+        publish(&bus, "t.d", number).await;
+    }
+    until(|| *seen.lock() == [3]).await;
+    let mut reasons = Vec::new();
+    for _ in 0..2 {
+        let letter = letters.next().await.expect("a letter");
+        let payload: serde_json::Value = letter.event().payload_as().expect("JSON");
+        reasons.push(payload["err"].as_str().expect("text").to_owned());
+    }
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["the handler panicked: no use for 1", "the handler panicked: nor for 2"]);
 }
