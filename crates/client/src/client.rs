@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use promethean_event::{Group, IdMaker, Selector, SubscribeOptions};
+use promethean_event::{Group, IdMaker, Selector};
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::driver::{Command, Topics};
 use crate::publish::topic;
-use crate::{Builder, Error, Publish, Published, Subscription};
+use crate::{Builder, Error, Publish, Published, SubscribeOptions, Subscription};
 
 /// A connection to a hub that comes back by itself. Clones share it; when the last one and all subscriptions are gone,
 /// what was published is still confirmed, then the connection ends.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use promethean_event::frame::DeliveryContext;
@@ -13,7 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::Error;
-use crate::driver::{Command, Settle};
+use crate::driver::Command;
+use crate::settlement::{How, Settlement};
 
 /// An event as it came.
 #[derive(Debug, Clone, Deserialize)]
@@ -70,6 +72,9 @@ pub struct Delivery {
     pub(crate) context: DeliveryContext,
     pub(crate) restarted: bool,
     pub(crate) subscription: u64,
+    pub(crate) arrived: Instant,
+    /// The number of the newest lease of the event.
+    pub(crate) lease: AtomicU64,
     /// When its lease runs out, unless it is extended.
     pub(crate) leased_until: Instant,
     pub(crate) commands: mpsc::Sender<Command>,
@@ -103,7 +108,7 @@ impl Delivery {
     /// # Errors
     /// The hub could not save it, or the client is closed.
     pub async fn ack(&self) -> Result<(), Error> {
-        self.settle(Settle::Ack).await
+        self.settle(How::Ack).await
     }
 
     /// It is done, if nobody else has got it meanwhile.
@@ -111,7 +116,7 @@ impl Delivery {
     /// # Errors
     /// `lease_lost`: it was given out again. [`Error::Lost`]: the connection was lost, and nobody knows.
     pub async fn ack_fenced(&self) -> Result<(), Error> {
-        self.settle(Settle::Fenced(self.context.lease)).await
+        self.settle(How::Fenced(self.lease())).await
     }
 
     /// It failed: comes back as `how` says.
@@ -119,7 +124,7 @@ impl Delivery {
     /// # Errors
     /// The client is closed.
     pub async fn nack(&self, how: GiveBack) -> Result<(), Error> {
-        self.settle(Settle::Nack(how)).await
+        self.settle(How::Nack(how, Some(self.lease()))).await
     }
 
     /// The lease lasts until `by` from now.
@@ -127,7 +132,26 @@ impl Delivery {
     /// # Errors
     /// `unknown_id`: the lease is lost; or the connection was.
     pub async fn extend(&self, by: Duration) -> Result<(), Error> {
-        self.settle(Settle::Extend(by)).await
+        self.settle(How::Extend(by, Some(self.lease()))).await
+    }
+
+    /// How long the hub leases it, from the delivery or an extension on.
+    pub(crate) fn lease_time(&self) -> Duration {
+        Duration::from_millis(self.context.ack_deadline_ms)
+    }
+
+    /// How long after a delivery or an extension its lease is extended.
+    pub(crate) fn keep_in(&self) -> Duration {
+        (self.lease_time() / 3).max(Duration::from_millis(50))
+    }
+
+    fn lease(&self) -> u64 {
+        self.lease.load(Ordering::Relaxed)
+    }
+
+    /// The hub has delivered the event again to the same subscriber, which still works on it.
+    pub(crate) fn delivered_again(&self, newer: &Delivery) {
+        self.lease.store(newer.context.lease, Ordering::Relaxed);
     }
 
     /// Its lease has run out: the hub gives the event out again, or has done so. A tail's have none.
@@ -135,12 +159,12 @@ impl Delivery {
         self.context.lease != 0 && self.leased_until <= now
     }
 
-    async fn settle(&self, how: Settle) -> Result<(), Error> {
+    async fn settle(&self, how: How) -> Result<(), Error> {
         if self.context.lease == 0 {
             return Ok(());
         }
         let (reply, answer) = oneshot::channel();
-        let command = Command::Settle { subscription: self.subscription, id: self.event.id, how, reply };
+        let command = Command::Settle(Settlement::new(self.subscription, how, self.event.id, reply));
         self.commands.send(command).await.map_err(|_| Error::Closed)?;
         answer.await.unwrap_or(Err(Error::Closed))
     }

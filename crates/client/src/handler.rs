@@ -1,21 +1,24 @@
 //! Handlers: a function for each event, acked when it succeeds, nacked when it does not, its lease kept while it runs.
 //!
-//! Invariants: at most `max_in_flight` handlers run at a time, and an event is in one of them at most, also when the hub
+//! Invariants: at most `concurrency` handlers run at a time, and an event is in one of them at most, also when the hub
 //! gives it out again meanwhile (after a reconnect it does not know what runs here); an answer that does not get through
 //! leaves the lease to run out, and the event comes again.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use promethean_event::{EventId, SubscribeOptions};
+use futures_util::{FutureExt as _, StreamExt as _};
+use promethean_event::{EventId, panic_text};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use crate::{Client, Delivery, Error, GiveBack, Subscription};
+use crate::{Client, Delivery, Error, GiveBack, SubscribeOptions, Subscription};
 
 /// A handler that runs. Dropping it ends the subscription at once: what was being handled comes again.
 #[derive(Debug)]
@@ -51,8 +54,9 @@ impl Drop for Handling {
 }
 
 impl Client {
-    /// Calls `handler` for each event, up to `max_in_flight` at a time, started in the order of delivery. `Ok` is an
-    /// ack, `Err` a nack with its words as the reason. The lease is extended for as long as the handler runs.
+    /// Calls `handler` for each event, up to `concurrency` at a time, started in the order of delivery. `Ok` is an ack,
+    /// `Err` a nack with its text as the reason, and so is a panic, which disturbs no other handler. The lease is extended
+    /// while the handler runs, for up to `max_extend`.
     ///
     /// # Errors
     /// As [`Client::subscribe`].
@@ -68,7 +72,7 @@ impl Client {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let most = options.max_in_flight;
+        let most = (options.handlers(), options.max_extend);
         let events = self.subscribe(topic, Some(group), options).await?;
         let (stop, stopping) = watch::channel(false);
         Ok(Handling { task: tokio::spawn(run(events, most, handler, stopping)), stop })
@@ -77,7 +81,7 @@ impl Client {
 
 async fn run<H, Fut, E>(
     mut events: Subscription,
-    most: usize,
+    (most, longest): (usize, Duration),
     handler: H,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), Error>
@@ -87,32 +91,35 @@ where
     E: Display,
 {
     let (mut running, mut answering) = (FuturesUnordered::new(), FuturesUnordered::new());
-    // Of those that run or are being acked: at most `most`.
-    let mut ids = HashSet::new();
+    // Those that run or are being acked: at most `most`.
+    let mut held: HashMap<EventId, Arc<Delivery>> = HashMap::new();
     let ended = loop {
         tokio::select! {
             biased;
             _ = stopping.wait_for(|stop| *stop) => break Ok(()),
             Some(acked) = answering.next() => {
                 if let Some(id) = acked {
-                    ids.remove(&id);
+                    held.remove(&id);
                 }
             }
             Some(handled) = running.next() => {
-                let (delivery, result): Handled<E> = handled;
+                let (delivery, result): Handled = handled;
                 if result.is_err() {
                     // Given back, it may come before the answer to that.
-                    ids.remove(&delivery.event.id);
+                    held.remove(&delivery.event.id);
                 }
                 answering.push(answer(delivery, result));
             }
             next = events.next(), if running.len() + answering.len() < most => match next {
-                // Given out again while it runs: extensions and the ack name the event, so they hold for this lease too.
-                Ok(Some(delivery)) if !ids.insert(delivery.event.id) => {}
-                Ok(Some(delivery)) => {
-                    let delivery = Arc::new(delivery);
-                    running.push(one(handler(Arc::clone(&delivery)), delivery));
-                }
+                Ok(Some(delivery)) => match held.entry(delivery.event.id) {
+                    // Given out again while it runs: the ack names the event, so it counts for this lease too.
+                    Entry::Occupied(running) => running.get().delivered_again(&delivery),
+                    Entry::Vacant(entry) => {
+                        let delivery = Arc::clone(entry.insert(Arc::new(delivery)));
+                        let work = caught(&handler, &delivery);
+                        running.push(one(work, delivery, longest));
+                    }
+                },
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             },
@@ -134,19 +141,41 @@ where
     ended
 }
 
-/// An event whose handler is through.
-type Handled<E> = (Arc<Delivery>, Result<(), E>);
+/// Starts a handler. A panic is an error with its text: it disturbs no other handler.
+fn caught<H, Fut, E>(handler: &H, delivery: &Arc<Delivery>) -> impl Future<Output = Result<(), String>> + use<H, Fut, E>
+where
+    H: Fn(Arc<Delivery>) -> Fut,
+    Fut: Future<Output = Result<(), E>>,
+    E: Display,
+{
+    let started = catch_unwind(AssertUnwindSafe(|| handler(Arc::clone(delivery))));
+    async move {
+        let ended = match started {
+            Ok(work) => AssertUnwindSafe(work).catch_unwind().await,
+            Err(panic) => Err(panic),
+        };
+        match ended {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(panic) => Err(panic_text(&*panic)),
+        }
+    }
+}
 
-/// One event: its handler beside the extensions of its lease.
-async fn one<E>(work: impl Future<Output = Result<(), E>>, delivery: Arc<Delivery>) -> Handled<E> {
-    let lease = Duration::from_millis(delivery.context().ack_deadline_ms);
+/// An event whose handler is through.
+type Handled = (Arc<Delivery>, Result<(), String>);
+
+/// One event: its handler beside the extensions of its lease, for `longest`.
+async fn one(work: impl Future<Output = Result<(), String>>, delivery: Arc<Delivery>, longest: Duration) -> Handled {
+    let (lease, every) = (delivery.lease_time(), delivery.keep_in());
     let keep = async {
-        loop {
-            tokio::time::sleep(lease / 3).await;
+        let started = Instant::now();
+        while started.elapsed() + every < longest {
+            tokio::time::sleep(every).await;
             if let Err(error) = delivery.extend(lease).await {
                 tracing::debug!(id = %delivery.event().id, %error, "a lease was not extended");
             }
         }
+        std::future::pending().await
     };
     let result = tokio::select! {
         biased;
@@ -156,13 +185,13 @@ async fn one<E>(work: impl Future<Output = Result<(), E>>, delivery: Arc<Deliver
     (delivery, result)
 }
 
-/// What its handler says; the id of an event that was acked.
-async fn answer<E: Display>(delivery: Arc<Delivery>, result: Result<(), E>) -> Option<EventId> {
+/// Sends the handler's answer; returns the id of an event that was acked.
+async fn answer(delivery: Arc<Delivery>, result: Result<(), String>) -> Option<EventId> {
     let id = delivery.event.id;
     let (done, answered) = match result {
         Ok(()) => (Some(id), delivery.ack().await),
-        Err(error) => {
-            let reason = Some(error.to_string());
+        Err(reason) => {
+            let reason = Some(reason);
             (None, delivery.nack(GiveBack { reason, ..GiveBack::default() }).await)
         }
     };

@@ -37,10 +37,12 @@ mod driver;
 mod error;
 mod handler;
 mod link;
+mod options;
 mod pending;
 mod publish;
 mod queue;
 mod settings;
+mod settlement;
 mod subscription;
 mod token;
 mod wire;
@@ -50,15 +52,14 @@ pub use delivery::{Delivery, Received};
 pub use error::Error;
 pub use handler::Handling;
 pub use link::{Link, LinkReader, LinkWriter};
+pub use options::SubscribeOptions;
 pub use publish::{Publish, Published};
 pub use settings::Builder;
 pub use subscription::Subscription;
 
 pub use promethean_event::frame::DeliveryContext;
 pub use promethean_event::frame::ask::GiveBack;
-pub use promethean_event::{
-    Code, EventId, Filter, From, Group, Invalid, Millis, Ordered, PublishOptions, SubscribeOptions, Topic,
-};
+pub use promethean_event::{Code, EventId, Filter, From, Group, Invalid, Millis, Ordered, PublishOptions, Topic};
 
 /// The programs of the guides compile.
 #[cfg(doctest)]

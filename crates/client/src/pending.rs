@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use promethean_event::frame::ask::{self, GiveBack};
-use promethean_event::frame::{Done, Refusal};
-use promethean_event::{Code, EventId, Group, Topic};
+use promethean_event::frame::{Done, Refusal, ask};
+use promethean_event::{Code, Group, Topic};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::driver::Topics;
+use crate::settlement::Settlement;
 use crate::wire::text;
 use crate::{Error, Publish, Published};
 
@@ -77,12 +77,8 @@ impl Unconfirmed {
 pub(crate) enum Ask {
     /// A subscription that is being made, on this connection.
     Subscribe { subscription: u64 },
-    /// Events that are done: asked again on the next connection, a late ack still counts.
-    Ack { subscription: u64, topic: Arc<str>, group: Group, ids: Vec<EventId>, replies: Vec<Reply<()>> },
-    /// Events given back: a lost connection gives them back too.
-    Nack { reply: Reply<()> },
-    /// A lease that is to last longer, or an ack that counts only with it: it is lost with the connection.
-    Extend { reply: Reply<()> },
+    /// Answers to deliveries. Acks are sent again on the next connection: a late ack still counts.
+    Settle { settlement: Settlement, topic: Arc<str>, group: Group },
     /// The next token.
     Renew,
     /// A pause, or its end, and who asked for it.
@@ -104,8 +100,8 @@ pub(crate) struct Pending {
 pub(crate) enum Outcome {
     /// Nothing more.
     Settled,
-    /// Events are done, or not.
-    Acked { subscription: u64, ids: Vec<EventId>, replies: Vec<Reply<()>>, result: Result<(), Error> },
+    /// Answers to deliveries were taken, or refused.
+    Answered { settlement: Settlement, result: Result<(), Error> },
     /// A subscription is there, or not.
     Subscribed { subscription: u64, result: Result<(), Error> },
     /// A pause is there, or its end, or not.
@@ -145,24 +141,16 @@ impl Pending {
         text(out)
     }
 
-    pub(crate) fn ack(
-        &mut self,
-        subscription: u64,
-        topics: &Topics,
-        ids: Vec<EventId>,
-        replies: Vec<Reply<()>>,
-    ) -> Option<Message> {
-        let (topic, group) = (Arc::clone(&topics.topic), topics.group.clone()?);
-        let corr = self.next_corr();
-        let mut out = Vec::new();
-        ask::ack(&mut out, corr, &topic, &group, &ids);
-        self.asks.insert(corr, (Ask::Ack { subscription, topic, group, ids, replies }, out.len()));
-        Some(text(out))
-    }
-
-    pub(crate) fn nack(&mut self, topics: &Topics, id: EventId, how: &GiveBack, reply: Reply<()>) -> Option<Message> {
-        let group = topics.group.as_ref()?;
-        Some(self.ask(Ask::Nack { reply }, |out, corr| ask::nack(out, corr, &topics.topic, group, &[id], how)))
+    /// Writes the frame of answers to deliveries. `None` for a subscription without a group, which has none.
+    pub(crate) fn answers(&mut self, settlement: Settlement, topics: &Topics) -> Option<Message> {
+        let Some(group) = topics.group.clone() else {
+            settlement.reply(&Ok(()));
+            return None;
+        };
+        let (topic, corr) = (Arc::clone(&topics.topic), self.next_corr());
+        let frame = settlement.frame(corr, &topic, &group);
+        self.asks.insert(corr, (Ask::Settle { settlement, topic, group }, frame.len()));
+        Some(text(frame))
     }
 
     pub(crate) fn on_done(&mut self, done: &Done<'_>) -> Outcome {
@@ -197,12 +185,7 @@ impl Pending {
             Some(Ask::Subscribe { subscription }) => {
                 return Outcome::Subscribed { subscription, result: result.clone() };
             }
-            Some(Ask::Ack { subscription, ids, replies, .. }) => {
-                return Outcome::Acked { subscription, ids, replies, result: result.clone() };
-            }
-            Some(Ask::Nack { reply } | Ask::Extend { reply }) => {
-                let _ = reply.send(result.clone());
-            }
+            Some(Ask::Settle { settlement, .. }) => return Outcome::Answered { settlement, result: result.clone() },
             Some(Ask::Hold { subscription, reply }) => {
                 return Outcome::Held { subscription, reply, result: result.clone() };
             }
@@ -252,15 +235,14 @@ impl Pending {
         let mut kept = HashMap::new();
         for (corr, (ask, bytes)) in self.asks.drain() {
             match ask {
-                Ask::Ack { .. } => {
-                    kept.insert(corr, (ask, bytes));
+                Ask::Settle { settlement, topic, group } => {
+                    if let Some(settlement) = settlement.over_a_lost_connection() {
+                        kept.insert(corr, (Ask::Settle { settlement, topic, group }, bytes));
+                    }
                 }
-                // A connection that is lost gives events back too; a new one is told what is held.
-                Ask::Nack { reply } | Ask::Hold { reply: Some(reply), .. } => {
+                // A new connection is told what is held.
+                Ask::Hold { reply: Some(reply), .. } => {
                     let _ = reply.send(Ok(()));
-                }
-                Ask::Extend { reply } => {
-                    let _ = reply.send(Err(Error::Lost));
                 }
                 Ask::Subscribe { .. } | Ask::Hold { .. } | Ask::Leave { .. } | Ask::Renew => {}
             }
@@ -271,10 +253,8 @@ impl Pending {
     /// What has to be asked again on a new connection.
     pub(crate) fn again(&self, out: &mut Vec<Message>) {
         for (corr, (ask, _)) in &self.asks {
-            if let Ask::Ack { topic, group, ids, .. } = ask {
-                let mut frame = Vec::new();
-                ask::ack(&mut frame, *corr, topic, group, ids);
-                out.push(text(frame));
+            if let Ask::Settle { settlement, topic, group } = ask {
+                out.push(text(settlement.frame(*corr, topic, group)));
             }
         }
         out.extend(self.publishes.iter().map(|(corr, unconfirmed)| unconfirmed.frame(*corr)));
@@ -287,12 +267,11 @@ impl Pending {
         }
         let corrs: Vec<u64> = self.asks.keys().copied().collect();
         for corr in corrs {
-            let waiting = match self.settle(corr, &Err(error.clone())) {
-                Outcome::Held { reply, .. } => reply.into_iter().collect(),
-                Outcome::Acked { replies, .. } => replies,
-                _ => Vec::new(),
-            };
-            waiting.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
+            match self.settle(corr, &Err(error.clone())) {
+                Outcome::Held { reply: Some(reply), .. } => drop(reply.send(Err(error.clone()))),
+                Outcome::Answered { settlement, result } => settlement.reply(&result),
+                _ => {}
+            }
         }
     }
 }

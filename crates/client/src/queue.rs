@@ -2,10 +2,11 @@
 //!
 //! Invariants: the driver can take back what waits, also when the reader is gone; after the end nothing more comes in.
 //! Leased events wait once each, under their newest lease, at most `most` of them whose lease is not over; the reader gets
-//! none whose lease is.
+//! none whose lease is. The driver extends the leases of those that wait, so that the reader finds them alive.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use promethean_event::EventId;
 use tokio::sync::Notify;
@@ -24,6 +25,8 @@ struct State {
     waiting: VecDeque<Delivery>,
     /// The ids of those that have a lease.
     leased: HashSet<EventId>,
+    /// Of the JSON that waits.
+    bytes: usize,
     ended: bool,
     /// Why it has ended, until the reader was told.
     error: Option<Error>,
@@ -37,38 +40,63 @@ impl Queue {
     }
 }
 
+/// Bytes at which the hub is asked to pause a subscription. At half of them it is asked to resume.
+pub(crate) const PAUSE_BYTES: usize = 8 * 1024 * 1024;
+
+/// The leases of a queue that need something.
+#[derive(Debug, Default)]
+pub(crate) struct Upkeep {
+    /// Events whose lease is to be extended, by its length.
+    pub(crate) extend: BTreeMap<Duration, Vec<EventId>>,
+    /// Events that waited for too long and left the queue.
+    pub(crate) release: Vec<EventId>,
+    /// When to look again. `None` if no leased event waits.
+    pub(crate) next: Option<Instant>,
+}
+
 impl State {
-    fn push(&mut self, delivery: Delivery, most: usize) {
+    fn push(&mut self, mut delivery: Delivery, most: usize) {
+        let bytes = delivery.json.len();
         if delivery.context.lease == 0 {
+            self.bytes += bytes;
             return self.waiting.push_back(delivery);
         }
         let id = delivery.event.id;
         if !self.leased.insert(id) {
             // Given out again while it waited: the lease before is over.
             if let Some(one) = self.waiting.iter_mut().find(|one| one.event.id == id) {
+                delivery.arrived = one.arrived;
+                self.bytes += bytes;
+                self.bytes -= one.json.len();
                 *one = delivery;
             }
             return;
         }
         if self.waiting.len() >= most {
             let now = Instant::now();
-            let Self { waiting, leased, .. } = self;
-            waiting.retain(|one| {
-                let over = one.is_over(now);
-                if over {
-                    leased.remove(&one.event.id);
-                }
-                !over
-            });
+            self.remove(|one| one.is_over(now));
         }
+        self.bytes += bytes;
         self.waiting.push_back(delivery);
     }
 
+    /// Removes the leased events that `which` names.
+    fn remove(&mut self, which: impl Fn(&Delivery) -> bool) {
+        let Self { waiting, leased, bytes, .. } = self;
+        waiting.retain(|one| {
+            let gone = one.context.lease != 0 && which(one);
+            if gone {
+                leased.remove(&one.event.id);
+                *bytes -= one.json.len();
+            }
+            !gone
+        });
+    }
+
     fn forget(&mut self, ids: &[EventId]) {
-        let Self { waiting, leased, .. } = self;
         for id in ids {
-            if leased.remove(id) {
-                waiting.retain(|one| one.event.id != *id || one.context.lease == 0);
+            if self.leased.contains(id) {
+                self.remove(|one| one.event.id == *id);
             }
         }
     }
@@ -76,6 +104,7 @@ impl State {
     fn pop(&mut self) -> Option<Delivery> {
         loop {
             let delivery = self.waiting.pop_front()?;
+            self.bytes -= delivery.json.len();
             if delivery.context.lease == 0 {
                 return Some(delivery);
             }
@@ -85,6 +114,26 @@ impl State {
             }
         }
     }
+
+    fn upkeep(&mut self, now: Instant, longest: Duration) -> Upkeep {
+        let mut upkeep = Upkeep::default();
+        for one in self.waiting.iter().filter(|one| one.context.lease != 0) {
+            let (lease, look) = (one.lease_time(), now + one.keep_in());
+            if now.duration_since(one.arrived) >= longest {
+                upkeep.release.push(one.event.id);
+                continue;
+            }
+            if one.leased_until.duration_since(now) <= lease * 2 / 3 {
+                upkeep.extend.entry(lease).or_default().push(one.event.id);
+            }
+            upkeep.next = Some(upkeep.next.map_or(look, |next| next.min(look)));
+        }
+        let released: HashSet<EventId> = upkeep.release.iter().copied().collect();
+        if !released.is_empty() {
+            self.remove(|one| released.contains(&one.event.id));
+        }
+        upkeep
+    }
 }
 
 /// A queue's two ends. The hub leases at most `most` events at a time.
@@ -92,6 +141,9 @@ pub(crate) fn queue(most: usize) -> (Feed, Reader) {
     let queue = Arc::new(Queue::default());
     (Feed { queue: Arc::clone(&queue), most }, Reader(queue))
 }
+
+/// Waiting deliveries at which a reader has caught up.
+const RESUME_AT: usize = 100;
 
 /// The driver's end. Dropping it ends the queue.
 #[derive(Debug)]
@@ -115,6 +167,24 @@ impl Feed {
         self.queue.state().waiting.len()
     }
 
+    /// Of the JSON that waits.
+    pub(crate) fn bytes(&self) -> usize {
+        self.queue.state().bytes
+    }
+
+    /// Finds the leases to extend, and removes what has waited for `longest`.
+    pub(crate) fn upkeep(&self, now: Instant, longest: Duration) -> Upkeep {
+        self.queue.state().upkeep(now, longest)
+    }
+
+    /// The hub has set the leases of these to `until`.
+    pub(crate) fn extended(&self, ids: &[EventId], until: Instant) {
+        let ids: HashSet<EventId> = ids.iter().copied().collect();
+        for one in self.queue.state().waiting.iter_mut().filter(|one| ids.contains(&one.event.id)) {
+            one.leased_until = one.leased_until.max(until);
+        }
+    }
+
     pub(crate) fn is_abandoned(&self) -> bool {
         self.queue.state().abandoned
     }
@@ -129,6 +199,7 @@ impl Feed {
         let waiting = {
             let mut state = self.queue.state();
             state.leased.clear();
+            state.bytes = 0;
             std::mem::take(&mut state.waiting)
         };
         let now = Instant::now();
@@ -148,13 +219,15 @@ impl Drop for Feed {
 pub(crate) struct Reader(Arc<Queue>);
 
 impl Reader {
-    /// The next delivery and how many wait behind it; `None` after the end. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<Option<(Delivery, usize)>, Error> {
+    /// The next delivery, and whether the reader has caught up with it; `None` after the end. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<Option<(Delivery, bool)>, Error> {
         loop {
             {
                 let mut state = self.0.state();
+                let before = state.bytes;
                 if let Some(delivery) = state.pop() {
-                    return Ok(Some((delivery, state.waiting.len())));
+                    let light = before > PAUSE_BYTES / 2 && state.bytes <= PAUSE_BYTES / 2;
+                    return Ok(Some((delivery, light || state.waiting.len() + 1 == RESUME_AT)));
                 }
                 if state.ended {
                     return state.error.take().map_or(Ok(None), Err);
@@ -173,8 +246,6 @@ impl Drop for Reader {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use promethean_event::frame::DeliveryContext;
     use tokio::sync::mpsc;
 
@@ -192,6 +263,8 @@ mod tests {
             context,
             restarted: false,
             subscription: 1,
+            arrived: Instant::now(),
+            lease: lease.into(),
             leased_until: Instant::now() + Duration::from_millis(ms),
             commands: mpsc::channel(1).0,
         }

@@ -8,16 +8,15 @@ use crate::pending::Reply;
 use crate::queue::Reader;
 use crate::{Delivery, Error};
 
-/// At how many waiting deliveries of an ephemeral tail the hub is asked to pause, and at how few to go on.
+/// Waiting deliveries at which the hub is asked to pause an ephemeral tail.
 pub(crate) const PAUSE_AT: usize = 1_000;
-const RESUME_AT: usize = 100;
 
 /// A stream of deliveries. It survives reconnects; dropping it unsubscribes, and what nobody has read goes back to the
 /// group without counting as an attempt.
 #[derive(Debug)]
 pub struct Subscription {
     pub(crate) number: u64,
-    /// What waits here is bounded: a group's by `maxInFlight` (what is over goes first), a tail's by pausing.
+    /// What waits here is bounded: a group's by `maxInFlight` (what is over goes first), a tail's by pausing, both in bytes.
     pub(crate) deliveries: Reader,
     pub(crate) commands: mpsc::Sender<Command>,
 }
@@ -28,8 +27,8 @@ impl Subscription {
     /// # Errors
     /// Why the hub ended the subscription; there are no more deliveries then.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Error> {
-        let Some((delivery, behind)) = self.deliveries.next().await? else { return Ok(None) };
-        if behind + 1 == RESUME_AT {
+        let Some((delivery, caught_up)) = self.deliveries.next().await? else { return Ok(None) };
+        if caught_up {
             // Without room in the queue the driver has commands to look at anyway, and looks at this too.
             let _ = self.commands.try_send(Command::Resume);
         }

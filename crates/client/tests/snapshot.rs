@@ -93,7 +93,7 @@ async fn over_the_bus(bus: Bus, group: Option<&str>) -> Vec<Seen> {
 
 async fn over_the_client(at: SocketAddr, group: Option<&str>) -> Vec<Seen> {
     let client = Client::builder(format!("ws://{at}")).connect().await.expect("connected");
-    let mut events = client.subscribe("s", group, options()).await.expect("subscribed");
+    let mut events = client.subscribe("s", group, options().into()).await.expect("subscribed");
     let mut seen = Vec::new();
     while seen.last().is_none_or(|last: &Seen| last.snapshot || last.seq < WRITERS * EACH) {
         let delivery = events.next().await.expect("open").expect("open");

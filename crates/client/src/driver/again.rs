@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use promethean_event::{Code, EventId};
+use promethean_event::Code;
 use tokio::time::Instant;
 
 use super::{Driver, Subscribed};
 use crate::Error;
 use crate::pending::Reply;
+use crate::settlement::{How, Settlement};
 
 /// How long to wait where the hub does not say.
 const A_MOMENT: Duration = Duration::from_secs(1);
@@ -18,8 +19,8 @@ pub(super) enum Again {
     Subscribe(u64),
     Hold(u64, Option<Reply<()>>),
     Leave(u64),
-    /// What was acked while the hub did not have the subscription.
-    Ack(u64, Vec<EventId>, Vec<Reply<()>>),
+    /// Acks that came while the hub did not have the subscription.
+    Settle(Settlement),
 }
 
 /// How long the hub wants to be left alone, where that is why it refused.
@@ -67,8 +68,11 @@ impl Driver {
                 }
                 Again::Hold(number, reply) => self.tell_hold(number, reply),
                 Again::Leave(number) => self.leave_on(number),
-                Again::Ack(number, ids, replies) => self.ack(number, ids, replies),
+                Again::Settle(settlement) => self.settle(settlement),
             }
+        }
+        if self.refused.due().is_some_and(|due| due <= now) {
+            self.refused.take().into_iter().for_each(|settlement| self.settle(settlement));
         }
     }
 
@@ -95,22 +99,51 @@ impl Driver {
         }
     }
 
-    /// An ack was answered. One that came while the hub did not have the subscription waits until it has it again.
-    pub(super) fn on_acked(
-        &mut self,
-        number: u64,
-        ids: Vec<EventId>,
-        replies: Vec<Reply<()>>,
-        result: Result<(), Error>,
-    ) {
+    /// Answers to deliveries were taken or refused. Those that the hub had no room for are kept and sent again together;
+    /// acks that came while the hub did not have the subscription wait until it has.
+    pub(super) fn on_answered(&mut self, settlement: Settlement, result: Result<(), Error>) {
+        let Err(error) = &result else {
+            return self.on_taken(settlement);
+        };
+        if let Some(pause) = pause(error) {
+            if let How::Keep(..) = settlement.how {
+                // Asked for anew then, with what is due by that time.
+                let look = Instant::now() + pause;
+                self.keep_at = Some(self.keep_at.map_or(look, |at| at.min(look)));
+                return;
+            }
+            return self.refused.refused(settlement, pause);
+        }
+        let number = settlement.subscription;
         let away = |one: &Subscribed| !one.live && one.leaving.is_none();
-        let early = matches!(&result, Err(error) if error.code() == Some(Code::NotSubscribed));
+        let early = error.code() == Some(Code::NotSubscribed) && settlement.how == How::Ack;
         if early && self.subscriptions.get(&number).is_some_and(away) {
-            return self.ask_later(A_MOMENT, Again::Ack(number, ids, replies));
+            return self.ask_later(A_MOMENT, Again::Settle(settlement));
         }
-        if let (Ok(()), Some(subscribed)) = (&result, self.subscriptions.get(&number)) {
-            subscribed.deliveries.forget(&ids);
+        let of_one = matches!(error.code(), Some(Code::UnknownId | Code::LeaseLost | Code::Forbidden));
+        if of_one && settlement.items.len() > 1 {
+            // Which one is meant the hub does not say.
+            let Settlement { subscription, how, items } = settlement;
+            for item in items {
+                self.settle(Settlement { subscription, how: how.clone(), items: vec![item] });
+            }
+            return;
         }
-        replies.into_iter().for_each(|reply| drop(reply.send(result.clone())));
+        if let (true, How::Keep(..), Some(subscribed)) = (of_one, &settlement.how, self.subscriptions.get(&number)) {
+            // Another member has it.
+            subscribed.deliveries.forget(&settlement.ids());
+        }
+        settlement.reply(&result);
+    }
+
+    fn on_taken(&mut self, settlement: Settlement) {
+        if let Some(subscribed) = self.subscriptions.get(&settlement.subscription) {
+            match settlement.how {
+                How::Ack => subscribed.deliveries.forget(&settlement.ids()),
+                How::Keep(lease, asked) => subscribed.deliveries.extended(&settlement.ids(), asked + lease),
+                How::Fenced(_) | How::Nack(..) | How::Extend(..) => {}
+            }
+        }
+        settlement.reply(&Ok(()));
     }
 }

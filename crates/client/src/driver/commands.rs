@@ -1,17 +1,18 @@
 //! What handles ask: each command becomes a frame, acks that come together share one.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::collections::hash_map::Entry;
 
-use promethean_event::frame::ask::{self, GiveBack};
-use promethean_event::{Code, EventId, From, Selector, SubscribeOptions, Topic};
+use promethean_event::frame::ask;
+use promethean_event::{Code, EventId, From, Selector, Topic};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::leave::Wanted;
 use super::{Driver, Subscribed, Topics};
 use crate::pending::{Ask, Reply, Unconfirmed};
-use crate::queue::queue;
+use crate::queue::{PAUSE_BYTES, queue};
+use crate::settlement::{How, Settlement};
 use crate::subscription::PAUSE_AT;
 use crate::{Error, Publish, Published, Subscription};
 
@@ -29,19 +30,14 @@ pub(crate) enum Command {
         commands: mpsc::Sender<Command>,
         reply: Reply<Subscription>,
     },
-    Settle {
-        subscription: u64,
-        id: EventId,
-        how: Settle,
-        reply: Reply<()>,
-    },
+    Settle(Settlement),
     /// The reader wants a pause, or its end.
     Hold {
         subscription: u64,
         held: bool,
         reply: Reply<()>,
     },
-    /// The reader of a tail has caught up.
+    /// A reader has caught up.
     Resume,
     /// No more deliveries, and what waits goes back.
     Halt {
@@ -57,21 +53,12 @@ pub(crate) enum Command {
     Close(oneshot::Sender<()>),
 }
 
-/// An answer to a delivery.
-pub(crate) enum Settle {
-    Ack,
-    /// With the number of its lease.
-    Fenced(u64),
-    Nack(GiveBack),
-    Extend(Duration),
-}
-
 impl Driver {
     pub(super) fn on_commands(&mut self) {
         let mut taken = std::mem::take(&mut self.taken);
         // Nothing came although it was waited for: no handle is left.
         self.ending |= taken.is_empty();
-        let mut acks: HashMap<u64, (Vec<EventId>, Vec<Reply<()>>)> = HashMap::new();
+        let mut acks: HashMap<u64, Settlement> = HashMap::new();
         for command in taken.drain(..) {
             match command {
                 Command::Publish { topic, events, batch, reply, permit } => {
@@ -80,12 +67,11 @@ impl Driver {
                     self.outgoing.push_back(frame);
                 }
                 Command::Subscribe { topics, commands, reply } => self.on_subscribe(topics, commands, reply),
-                Command::Settle { subscription, id, how: Settle::Ack, reply } => {
-                    let (ids, replies) = acks.entry(subscription).or_default();
-                    ids.push(id);
-                    replies.push(reply);
-                }
-                Command::Settle { subscription, id, how, reply } => self.on_settle(subscription, id, how, reply),
+                Command::Settle(ack @ Settlement { how: How::Ack, .. }) => match acks.entry(ack.subscription) {
+                    Entry::Occupied(mut first) => first.get_mut().items.extend(ack.items),
+                    Entry::Vacant(first) => drop(first.insert(ack)),
+                },
+                Command::Settle(settlement) => self.settle(settlement),
                 Command::Hold { subscription, held, reply } => self.on_hold(subscription, held, reply),
                 // Looked at below.
                 Command::Resume => {}
@@ -100,9 +86,7 @@ impl Driver {
             }
         }
         self.taken = taken;
-        for (number, (ids, replies)) in acks {
-            self.ack(number, ids, replies);
-        }
+        acks.into_values().for_each(|acks| self.settle(acks));
         self.resume();
         // A queue that was full may have swallowed the goodbye of a subscription that was dropped.
         let dropped = |(_, one): &(&u64, &Subscribed)| one.leaving.is_none() && one.deliveries.is_abandoned();
@@ -110,14 +94,16 @@ impl Driver {
         gone.into_iter().for_each(|number| self.leave(number, Vec::new(), None));
     }
 
-    pub(super) fn ack(&mut self, number: u64, ids: Vec<EventId>, replies: Vec<Reply<()>>) {
-        match self.subscriptions.get(&number) {
-            Some(subscribed) => {
-                let frame = self.pending.ack(number, &subscribed.topics, ids, replies);
-                self.outgoing.extend(frame);
-            }
-            None => replies.into_iter().for_each(|reply| drop(reply.send(Err(Error::Lost)))),
+    /// Sends answers to deliveries, or keeps them while the hub has no room for any.
+    pub(super) fn settle(&mut self, settlement: Settlement) {
+        let Some(subscribed) = self.subscriptions.get(&settlement.subscription) else {
+            return settlement.reply(&Err(Error::Lost));
+        };
+        if self.refused.due().is_some() && subscribed.topics.group.is_some() {
+            return self.refused.add(settlement);
         }
+        let frame = self.pending.answers(settlement, &subscribed.topics);
+        self.outgoing.extend(frame);
     }
 
     pub(super) fn on_subscribe(&mut self, topics: Topics, commands: mpsc::Sender<Command>, reply: Reply<Subscription>) {
@@ -137,7 +123,7 @@ impl Driver {
         }
         self.next_subscription += 1;
         let number = self.next_subscription;
-        let (deliveries, reader) = queue(topics.options.max_in_flight);
+        let (deliveries, reader) = queue(topics.options.over_the_wire().max_in_flight);
         let subscription = Subscription { number, deliveries: reader, commands: commands.clone() };
         let opening = Some((reply, subscription));
         let single = matches!(Selector::parse(&topics.topic), Ok(Selector::Topic(_)));
@@ -166,20 +152,16 @@ impl Driver {
         let Self { subscriptions, pending, .. } = self;
         let subscribed = subscriptions.get_mut(&number)?;
         let Subscribed { topics: Topics { topic, group, options }, last, began, restarted, .. } = subscribed;
-        let resumed;
-        let options = match last {
-            Some(id) => {
-                resumed = SubscribeOptions { from: From::AfterId(*id), ..options.clone() };
-                &resumed
-            }
+        let mut wire = options.over_the_wire();
+        match last {
+            Some(id) => wire.from = From::AfterId(*id),
             None => {
                 // With a group the hub goes on with what is left of it.
-                *restarted |= *began && group.is_none() && options.from == From::Snapshot;
-                options
+                *restarted |= *began && group.is_none() && wire.from == From::Snapshot;
             }
-        };
+        }
         let ask = Ask::Subscribe { subscription: number };
-        Some(pending.ask(ask, |out, corr| ask::subscribe(out, corr, topic, group.as_ref(), options, true)))
+        Some(pending.ask(ask, |out, corr| ask::subscribe(out, corr, topic, group.as_ref(), &wire, true)))
     }
 
     /// Makes the hub pause a subscription, or go on with it.
@@ -209,32 +191,11 @@ impl Driver {
         self.tell_hold(number, Some(reply));
     }
 
-    fn on_settle(&mut self, number: u64, id: EventId, how: Settle, reply: Reply<()>) {
-        let Some(Subscribed { topics, .. }) = self.subscriptions.get(&number) else {
-            let _ = reply.send(Err(Error::Lost));
-            return;
-        };
-        let frame = match (how, &topics.group) {
-            (Settle::Nack(how), _) => self.pending.nack(topics, id, &how, reply),
-            (Settle::Extend(by), Some(group)) => {
-                let write = |out: &mut Vec<u8>, corr| ask::modack(out, corr, &topics.topic, group, &[id], by);
-                Some(self.pending.ask(Ask::Extend { reply }, write))
-            }
-            (Settle::Fenced(lease), Some(group)) => {
-                let write = |out: &mut Vec<u8>, corr| ask::ack_fenced(out, corr, &topics.topic, group, id, lease);
-                Some(self.pending.ask(Ask::Extend { reply }, write))
-            }
-            (Settle::Ack | Settle::Fenced(_) | Settle::Extend(_), _) => {
-                let _ = reply.send(Ok(()));
-                None
-            }
-        };
-        self.outgoing.extend(frame);
-    }
-
-    /// Goes on with tails whose reader has caught up.
+    /// Goes on with subscriptions whose reader has caught up.
     fn resume(&mut self) {
-        let caught_up = |one: &Subscribed| one.paused && !one.held && one.deliveries.len() < PAUSE_AT / 2;
+        let few = |one: &Subscribed| one.topics.group.is_some() || one.deliveries.len() < PAUSE_AT / 2;
+        let light = |one: &Subscribed| one.deliveries.bytes() <= PAUSE_BYTES / 2;
+        let caught_up = |one: &Subscribed| one.paused && !one.held && few(one) && light(one);
         let numbers: Vec<u64> =
             self.subscriptions.iter().filter(|(_, one)| caught_up(one)).map(|(number, _)| *number).collect();
         for number in numbers {

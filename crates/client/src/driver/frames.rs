@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::again::{self, Again};
 use super::{Driver, name};
 use crate::pending::{Outcome, Reply};
+use crate::queue::PAUSE_BYTES;
 use crate::subscription::PAUSE_AT;
 use crate::{Delivery, Error};
 
@@ -34,9 +35,7 @@ impl Driver {
     pub(super) fn on_outcome(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Subscribed { subscription, result } => self.on_subscribed(subscription, result),
-            Outcome::Acked { subscription, ids, replies, result } => {
-                self.on_acked(subscription, ids, replies, result);
-            }
+            Outcome::Answered { settlement, result } => self.on_answered(settlement, result),
             Outcome::Held { subscription, reply, result } => self.on_held(subscription, reply, result),
             Outcome::Left { subscription, result } => self.on_left(subscription, result),
             Outcome::Renewed(Ok(expires)) => self.on_authenticated(expires),
@@ -113,6 +112,8 @@ impl Driver {
                 context: ctx,
                 restarted: std::mem::take(&mut subscribed.restarted),
                 subscription: number,
+                arrived: now,
+                lease: ctx.lease.into(),
                 leased_until: now + Duration::from_millis(ctx.ack_deadline_ms),
                 commands: subscribed.commands.clone(),
             };
@@ -120,6 +121,10 @@ impl Driver {
             if subscribed.resumable {
                 let seen = if ctx.snapshot { ctx.cut } else { Some(delivery.event.id) };
                 subscribed.last = seen.or(subscribed.last);
+            }
+            if ctx.lease != 0 {
+                let look = now + delivery.keep_in();
+                self.keep_at = Some(self.keep_at.map_or(look, |at| at.min(look)));
             }
             subscribed.deliveries.push(delivery);
         }
@@ -129,7 +134,8 @@ impl Driver {
         if subscribed.deliveries.is_abandoned() {
             return self.leave(number, Vec::new(), None);
         }
-        if subscribed.topics.group.is_none() && !subscribed.paused && subscribed.deliveries.len() >= PAUSE_AT {
+        let many = subscribed.topics.group.is_none() && subscribed.deliveries.len() >= PAUSE_AT;
+        if !subscribed.paused && (many || subscribed.deliveries.bytes() >= PAUSE_BYTES) {
             subscribed.paused = true;
             self.tell_hold(number, None);
         }

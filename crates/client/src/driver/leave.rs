@@ -94,7 +94,7 @@ impl Driver {
             (Step::Release, Some(group)) => {
                 let some = leaving.unhandled.get(..MAX_BATCH).unwrap_or(&leaving.unhandled);
                 let released = GiveBack { release: true, ..GiveBack::default() };
-                ask::nack(out, corr, topic, group, some, &released);
+                ask::nack(out, corr, topic, group, some, &released, None);
             }
             (Step::Release | Step::Unsubscribe, group) => ask::unsubscribe(out, corr, topic, group.as_ref()),
         });

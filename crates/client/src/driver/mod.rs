@@ -4,11 +4,13 @@
 //! written are bounded, and at the bound no command is taken; every reply is answered, also when the client ends.
 //!
 //! Here: the connection's life, from one to the next. `commands`: what handles ask. `frames`: what the hub says.
-//! `leave`: the way out of a subscription. `again`: what the hub had no room for, or could not serve. `renewal`: the token's next one.
+//! `leave`: the way out of a subscription. `again`: what the hub had no room for, or could not serve. `keep`: the leases of
+//! what waits. `renewal`: the token's next one.
 
 mod again;
 mod commands;
 mod frames;
+mod keep;
 mod leave;
 mod renewal;
 
@@ -20,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Sink, Stream};
-use promethean_event::{Code, EventId, Group, SubscribeOptions};
+use promethean_event::{Code, EventId, Group};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -30,12 +32,13 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use crate::pending::{Pending, Reply};
 use crate::queue::Feed;
 use crate::settings::Settings;
+use crate::settlement::{Refused, Settlement};
 use crate::token::Fetching;
 use crate::wire::{self, Connected, Wire};
-use crate::{Error, Subscription};
+use crate::{Error, SubscribeOptions, Subscription};
 
 use again::Again;
-pub(crate) use commands::{Command, Settle};
+pub(crate) use commands::Command;
 use leave::Leaving;
 
 /// Most frames that wait to be written before the next command is taken.
@@ -110,6 +113,10 @@ pub(crate) struct Driver {
     outgoing: VecDeque<Message>,
     flushed: bool,
     again: Vec<(Instant, Again)>,
+    /// Answers to deliveries that the hub had no room for.
+    refused: Refused,
+    /// When to look at the leases of what waits.
+    keep_at: Option<Instant>,
     /// When to fetch the next token.
     renew_at: Option<Instant>,
     fetching: Option<Fetching>,
@@ -134,6 +141,7 @@ enum Event {
     Commands,
     Silence,
     Again,
+    Keep,
     Renew,
     Fetched(Result<String, String>),
 }
@@ -151,6 +159,8 @@ impl Driver {
             outgoing: VecDeque::new(),
             flushed: true,
             again: Vec::new(),
+            refused: Refused::default(),
+            keep_at: None,
             renew_at: None,
             fetching: None,
             closing: None,
@@ -204,7 +214,7 @@ impl Driver {
         }
         self.pending.on_lost(too_large);
         self.flushed = true;
-        (self.renew_at, self.fetching) = (None, None);
+        (self.renew_at, self.fetching, self.keep_at) = (None, None, None);
         for subscribed in self.subscriptions.values_mut() {
             subscribed.lost();
         }
@@ -216,10 +226,12 @@ impl Driver {
         for (_, again) in std::mem::take(&mut self.again) {
             match again {
                 Again::Hold(_, Some(reply)) => drop(reply.send(Ok(()))),
-                Again::Ack(number, ids, replies) => self.ack(number, ids, replies),
+                Again::Settle(settlement) => self.settle(settlement),
                 _ => {}
             }
         }
+        let refused = self.refused.take();
+        refused.into_iter().filter_map(Settlement::over_a_lost_connection).for_each(|acks| self.settle(acks));
         self.all_left();
         self.outgoing.clear();
         self.pending.forget();
@@ -269,26 +281,28 @@ impl Driver {
         self.outgoing.extend(again);
         let mut heard = Instant::now();
         loop {
-            let answered = self.pending.is_empty() && self.again.is_empty();
+            let answered = self.pending.is_empty() && self.again.is_empty() && self.refused.is_empty();
             if self.ending && answered && self.outgoing.is_empty() && self.flushed {
                 let _ = tokio::time::timeout(Duration::from_secs(5), wire.close(None)).await;
                 return End::Done;
             }
             let may_take = !self.ending && self.outgoing.len() < MOST_OUTGOING;
-            let again_at = again::first(&self.again);
-            let Self { commands, taken, outgoing, flushed, settings, renew_at, fetching, .. } = self;
+            let again_at = again::first(&self.again).into_iter().chain(self.refused.due()).min();
+            let Self { commands, taken, outgoing, flushed, settings, keep_at, renew_at, fetching, .. } = self;
             let event = tokio::select! {
                 biased;
                 message = poll_fn(|cx| poll_wire(&mut wire, outgoing, flushed, cx)) => Event::Message(message),
                 _ = commands.recv_many(taken, COMMANDS), if may_take => Event::Commands,
                 () = tokio::time::sleep_until(heard + settings.silence) => Event::Silence,
                 () = renewal::due(again_at) => Event::Again,
+                () = renewal::due(*keep_at) => Event::Keep,
                 () = renewal::due(*renew_at) => Event::Renew,
                 token = renewal::fetched(fetching) => Event::Fetched(token),
             };
             match event {
                 Event::Commands => self.on_commands(),
                 Event::Again => self.on_again(),
+                Event::Keep => self.keep(),
                 Event::Renew => (self.renew_at, self.fetching) = (None, self.settings.token.renewal()),
                 Event::Fetched(token) => self.on_fetched(token),
                 Event::Silence | Event::Message(None | Some(Err(_))) => return End::Lost,

@@ -1,7 +1,9 @@
 //! The client against a real hub, through a proxy that loses connections when a test wants it to.
 
+mod answers;
 mod away;
 mod snapshot_tail;
+mod stage;
 mod too_large;
 
 use std::net::SocketAddr;

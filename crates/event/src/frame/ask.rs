@@ -217,21 +217,27 @@ pub fn resume(out: &mut Vec<u8>, corr: u64, topic: &str, group: Option<&Group>) 
     out.push(b'}');
 }
 
-/// `ACK` of these events.
-pub fn ack(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, events: &[EventId]) {
-    begin(out, "ACK", corr);
-    named(out, topic, Some(group.as_str()));
-    ids(out, "ids", events);
+/// `ACK` of these events; with a lease it is refused with `lease_lost` once the event was delivered again.
+pub fn ack(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, events: &[EventId], lease: Option<u64>) {
+    answer(out, "ACK", corr, (topic, group), events, lease);
     out.push(b'}');
 }
 
-/// `ACK` of an event, refused with `lease_lost` once it was given out again.
-pub fn ack_fenced(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, event: EventId, lease: u64) {
-    begin(out, "ACK", corr);
+/// What the answers to deliveries have in common.
+fn answer(
+    out: &mut Vec<u8>,
+    op: &str,
+    corr: u64,
+    (topic, group): (&str, &Group),
+    events: &[EventId],
+    lease: Option<u64>,
+) {
+    begin(out, op, corr);
     named(out, topic, Some(group.as_str()));
-    ids(out, "ids", &[event]);
-    number(out, "lease", lease);
-    out.push(b'}');
+    ids(out, "ids", events);
+    if let Some(lease) = lease {
+        number(out, "lease", lease);
+    }
 }
 
 /// How a `NACK` wants its events back.
@@ -245,11 +251,17 @@ pub struct GiveBack {
     pub release: bool,
 }
 
-/// `NACK` of these events.
-pub fn nack(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, events: &[EventId], how: &GiveBack) {
-    begin(out, "NACK", corr);
-    named(out, topic, Some(group.as_str()));
-    ids(out, "ids", events);
+/// `NACK` of these events; with a lease it counts only under that one.
+pub fn nack(
+    out: &mut Vec<u8>,
+    corr: u64,
+    topic: &str,
+    group: &Group,
+    events: &[EventId],
+    how: &GiveBack,
+    lease: Option<u64>,
+) {
+    answer(out, "NACK", corr, (topic, group), events, lease);
     if let Some(reason) = &how.reason {
         member(out, "reason", reason);
     }
@@ -262,11 +274,17 @@ pub fn nack(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, events: &[
     out.push(b'}');
 }
 
-/// `MODACK` of these events.
-pub fn modack(out: &mut Vec<u8>, corr: u64, topic: &str, group: &Group, events: &[EventId], extend: Duration) {
-    begin(out, "MODACK", corr);
-    named(out, topic, Some(group.as_str()));
-    ids(out, "ids", events);
+/// `MODACK` of these events; with a lease it counts only under that one.
+pub fn modack(
+    out: &mut Vec<u8>,
+    corr: u64,
+    topic: &str,
+    group: &Group,
+    events: &[EventId],
+    extend: Duration,
+    lease: Option<u64>,
+) {
+    answer(out, "MODACK", corr, (topic, group), events, lease);
     number(out, "extend_ms", millis(extend));
     out.push(b'}');
 }

@@ -154,7 +154,7 @@ pub async fn run<T: Table>(
         let payload = Some(event.payload.clone()).filter(|payload| payload.get() != "null");
         Some(Change { key: event.key.clone()?, seq: event.seq, id: event.id, ts: event.ts, payload })
     };
-    let mut events = client.subscribe(topic, Some(group), options()).await?;
+    let mut events = client.subscribe(topic, Some(group), options().into()).await?;
     loop {
         let mut batch = vec![events.next().await?.ok_or(Stopped::Closed)?];
         while batch.len() < AT_ONCE

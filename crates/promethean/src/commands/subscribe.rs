@@ -43,9 +43,7 @@ fn in_flight(args: &SubArgs, count: Option<u64>) -> Result<usize, Failure> {
 }
 
 pub(crate) fn tail(args: &TailArgs) -> Result<(), Failure> {
-    let max_in_flight = SubscribeOptions::GATEWAY_IN_FLIGHT;
-    let options = SubscribeOptions { max_in_flight, ..SubscribeOptions::default() };
-    read(&args.topic, None, options, false, &args.read)
+    read(&args.topic, None, SubscribeOptions::default(), false, &args.read)
 }
 
 fn read(
