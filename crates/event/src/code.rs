@@ -64,6 +64,16 @@ codes! {
     LeaseLost = "lease_lost",
     /// Over a quota.
     RateLimited = "rate_limited",
+    /// Another call of the same kind is under way, or the state is not the expected one.
+    Conflict = "conflict",
+    /// No such route or thing.
+    NotFound = "not_found",
+    /// The route exists with another method.
+    MethodNotAllowed = "method_not_allowed",
+    /// A bound on topics, groups, patterns or held requests is reached.
+    LimitReached = "limit_reached",
+    /// Damaged data of the store is in the way.
+    StoreDamaged = "store_damaged",
     /// The hub is draining.
     ShuttingDown = "shutting_down",
 }

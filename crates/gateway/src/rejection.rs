@@ -88,11 +88,12 @@ pub const fn status(code: Code) -> StatusCode {
             StatusCode::UNAUTHORIZED
         }
         Code::Forbidden => StatusCode::FORBIDDEN,
-        Code::UnknownId | Code::NotSubscribed => StatusCode::NOT_FOUND,
-        Code::DuplicateId | Code::AlreadySubscribed | Code::LeaseLost => StatusCode::CONFLICT,
+        Code::UnknownId | Code::NotSubscribed | Code::NotFound => StatusCode::NOT_FOUND,
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::DuplicateId | Code::AlreadySubscribed | Code::LeaseLost | Code::Conflict => StatusCode::CONFLICT,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        Code::PublishFailed | Code::AckFailed => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::RateLimited | Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
+        Code::PublishFailed | Code::AckFailed | Code::StoreDamaged => StatusCode::INTERNAL_SERVER_ERROR,
         Code::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

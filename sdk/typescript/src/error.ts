@@ -4,7 +4,8 @@
 export type HubCode =
   | "bad_json" | "bad_request" | "unauthorized" | "no_token" | "bad_token" | "jwt_invalid" | "token_expired"
   | "forbidden" | "bad_topic" | "bad_id" | "duplicate_id" | "too_large" | "publish_failed" | "ack_failed"
-  | "already_subscribed" | "not_subscribed" | "unknown_id" | "lease_lost" | "rate_limited" | "shutting_down";
+  | "already_subscribed" | "not_subscribed" | "unknown_id" | "lease_lost" | "rate_limited" | "shutting_down"
+  | "conflict" | "not_found" | "method_not_allowed" | "limit_reached" | "store_damaged";
 /** What happens on this side of the wire. */
 export type ClientCode = "timeout" | "disconnected" | "connect_failed" | "queue_full" | "closed" | "no_websocket";
 export type Code = HubCode | ClientCode;
