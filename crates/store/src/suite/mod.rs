@@ -90,6 +90,8 @@ macro_rules! suite {
             a_trim_takes_the_events_before_it_and_their_ids
             a_trim_may_take_everything_and_seqs_go_on
             retention_keeps_what_it_must_and_drops_what_it_may
+            what_is_far_beyond_a_bound_goes_whenever_the_bound_was_set
+            nothing_within_its_bounds_goes_while_writers_run
             retention_by_age_goes_by_the_time_of_append
             compaction_keeps_the_latest_of_each_key
             compaction_keeps_events_without_a_key

@@ -65,6 +65,62 @@ pub async fn retention_keeps_what_it_must_and_drops_what_it_may(place: Box<dyn P
     assert!(bytes < wire && bytes * 5 >= wire, "{bytes} bytes are left of {wire}, a quarter must be");
 }
 
+/// A bound that is set later, or is very small, counts as one that was there from the first event on.
+pub async fn what_is_far_beyond_a_bound_goes_whenever_the_bound_was_set(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    for (name, count) in [("events", 3_000), ("bytes", 3_000), ("age", 3_000), ("small", 40)] {
+        append(&*store, &(1..=count).map(|n| event(name).appended(1_000 + n)).collect::<Vec<_>>()).await;
+    }
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    let wire = store.info(&topic("bytes")).await.expect("known").expect("exists").bytes / 3_000;
+    let bounds = [
+        ("events", Retention { max_events: Some(100), ..Retention::default() }),
+        ("bytes", Retention { max_bytes: Some(100 * wire), ..Retention::default() }),
+        ("age", Retention { max_age: Some(Duration::from_millis(100)), ..Retention::default() }),
+        ("small", Retention { max_events: Some(4), ..Retention::default() }),
+    ];
+    for (name, retention) in &bounds {
+        let settings = TopicSettings { retention: *retention, ..TopicSettings::default() };
+        store.set_settings(&topic(name), settings).await.expect("set");
+    }
+    store.maintain(Millis(4_000)).await.expect("maintained");
+    for (name, least) in [("events", 100), ("bytes", 95), ("age", 100), ("small", 4)] {
+        let info = store.info(&topic(name)).await.expect("known").expect("exists");
+        assert!((least..=least.max(100) * 3 / 2).contains(&info.events), "{name}: {} events are left", info.events);
+        assert!(name != "small" || info.events <= 6, "{} events are left of 4", info.events);
+        let left = seqs(&*store, name).await;
+        assert_eq!(left, (info.last_seq + 1 - info.events..=info.last_seq).collect::<Vec<_>>(), "{name}");
+        assert_eq!(info.first_seq, left[0]);
+    }
+    append(&*store, &vec![event("small"); 3]).await;
+    assert_eq!(store.info(&topic("small")).await.expect("known").expect("exists").last_seq, 43);
+}
+
+/// Sizes and what they are compared with are of one moment.
+pub async fn nothing_within_its_bounds_goes_while_writers_run(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    set(&*store, Retention { max_events: Some(400), ..Retention::default() }, None).await;
+    let writer = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for _ in 0..300 {
+                append(&*store, &vec![event("t"); 20]).await;
+            }
+        })
+    };
+    while !writer.is_finished() {
+        let before = store.info(&topic("t")).await.expect("known").map_or(0, |info| info.last_seq);
+        store.maintain(Millis(2_000)).await.expect("maintained");
+        let info = store.info(&topic("t")).await.expect("known").expect("exists");
+        assert!(info.events >= before.min(400), "{} events are left of {before}", info.events);
+        tokio::task::yield_now().await;
+    }
+    writer.await.expect("no panic");
+    store.maintain(Millis(2_000)).await.expect("maintained");
+    let left = seqs(&*store, "t").await;
+    assert!((400..=600).contains(&left.len()) && left.last() == Some(&6_000), "{} are left", left.len());
+}
+
 /// Not by the client's time.
 pub async fn retention_by_age_goes_by_the_time_of_append(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");

@@ -430,17 +430,42 @@ impl Segment {
         Ok(None)
     }
 
-    /// How many events are before `seq`, and their bytes in the wire form.
-    pub(in crate::log) fn before(&self, seq: Seq) -> Result<(u64, u64)> {
+    /// How many events there are from `from` on and before `before`, and their bytes in the wire form.
+    pub(in crate::log) fn between(&self, from: Seq, before: Seq) -> Result<(u64, u64)> {
         let (mut events, mut bytes) = (0, 0);
-        self.scan(0, CHUNK, |at, event| {
-            if at < seq {
+        self.scan(from, CHUNK, |at, event| {
+            if at < before {
                 events += 1;
                 bytes += event.wire_len();
             }
-            at < seq
+            at < before
         })?;
         Ok((events, bytes))
+    }
+
+    /// The first of its youngest events that are at most `events` and have at most `bytes` together. Looks at blocks from
+    /// the last one back, and into those only where the count in the footer does not decide.
+    pub(in crate::log) fn last_within(&self, mut events: u64, mut bytes: u64) -> Result<Seq> {
+        let mut first = self.blocks.last().map_or(0, |block| block.last_seq + 1);
+        for block in self.blocks.iter().rev() {
+            if bytes == u64::MAX && u64::from(block.count) <= events {
+                (first, events) = (block.first_seq, events - u64::from(block.count));
+                continue;
+            }
+            let mut sizes = Vec::with_capacity(block.count as usize);
+            self.scan(block.first_seq, 1, |seq, held| {
+                sizes.push((seq, held.wire_len()));
+                seq < block.last_seq
+            })?;
+            for (seq, size) in sizes.into_iter().rev() {
+                if events == 0 || size > bytes {
+                    return Ok(first);
+                }
+                (first, events) = (seq, events - 1);
+                bytes -= if bytes == u64::MAX { 0 } else { size };
+            }
+        }
+        Ok(first)
     }
 }
 

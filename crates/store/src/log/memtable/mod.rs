@@ -66,6 +66,31 @@ pub(in crate::log) struct Inner {
     pub(in crate::log) groups: BTreeMap<Group, Saved>,
     /// When the oldest of the flushed tombstones came, among those that compaction kept and those flushed since.
     pub(in crate::log) tombstone: Option<Millis>,
+    /// The hidden part of a segment, counted once.
+    pub(in crate::log) hidden: Option<Hidden>,
+}
+
+/// The part of a segment that a topic's `first_seq` hides.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::log) struct Hidden {
+    /// First seq and generation of the segment.
+    segment: (Seq, u64),
+    /// Events before this one are hidden.
+    pub(in crate::log) before: Seq,
+    pub(in crate::log) events: u64,
+    /// Of the events in the wire form.
+    pub(in crate::log) bytes: u64,
+}
+
+impl Hidden {
+    /// Nothing of a segment yet.
+    pub(in crate::log) fn of(meta: &Meta) -> Self {
+        Self { segment: (meta.first_seq, meta.generation), before: meta.first_seq, events: 0, bytes: 0 }
+    }
+
+    pub(in crate::log) fn is_of(&self, meta: &Meta) -> bool {
+        self.segment == (meta.first_seq, meta.generation)
+    }
 }
 
 /// A topic's part of one journal file.
@@ -84,6 +109,8 @@ pub(in crate::log) struct Generation {
     /// The latest event of each key among the first `keyed` events. Looking a key up costs a publisher more than all
     /// else that happens to its event in memory, so it is done for [`MANY`] of them together, or when somebody asks.
     keys: HashMap<Bytes, Seq, RandomState>,
+    /// The first so many events are before the topic's `first_seq`, with so many bytes.
+    hidden: (usize, u64),
 }
 
 /// The events of a generation.
@@ -149,6 +176,7 @@ impl TopicState {
             settings: TopicSettings::default(),
             groups: entry.groups.clone(),
             tombstone: None,
+            hidden: None,
         };
         let state = Self {
             inner: Mutex::new(inner),
@@ -252,6 +280,7 @@ impl Inner {
                 first: self.last_seq + 1,
                 maxima: Vec::new(),
                 keys: HashMap::default(),
+                hidden: (0, 0),
             });
         }
         let Some(generation) = &mut self.youngest else { return };
@@ -260,6 +289,9 @@ impl Inner {
             self.last_seq += 1;
             self.last = Some((event.id, event.ts));
             generation.bytes += event.wire_len();
+            if self.last_seq < self.first_seq {
+                generation.hidden = (held.len() + 1, generation.bytes);
+            }
             generation.newest = event.ts.0.max(generation.newest);
             held.push(event);
             if held.len().is_multiple_of(STRIDE) {
@@ -388,15 +420,28 @@ impl Inner {
         self.tombstone = self.tombstone.into_iter().chain(oldest).min();
     }
 
+    /// Hides the events before `first_seq` for good.
+    pub(in crate::log) fn hide(&mut self, first_seq: Seq) {
+        if first_seq <= self.first_seq {
+            return;
+        }
+        self.first_seq = first_seq;
+        for generation in self.generations_mut().take_while(|generation| generation.first < first_seq) {
+            let (known, bytes) = generation.hidden;
+            let until = usize::try_from(first_seq - generation.first).unwrap_or(usize::MAX);
+            let until = until.min(generation.events.len()).max(known);
+            let more: u64 = generation.events[known..until].iter().map(Held::wire_len).sum();
+            generation.hidden = (until, bytes + more);
+        }
+    }
+
     /// Events that are there and unflushed, and their bytes in the wire form.
     pub(in crate::log) fn tail_size(&self) -> (u64, u64) {
         let mut size = (0, 0);
         for generation in self.generations() {
-            let len = generation.events.len() as u64;
-            let hidden = self.first_seq.saturating_sub(generation.first).min(len);
-            let hidden_bytes: u64 =
-                generation.events[..usize::try_from(hidden).unwrap_or(0)].iter().map(Held::wire_len).sum();
-            size = (size.0 + len - hidden, size.1 + generation.bytes - hidden_bytes);
+            let (hidden, hidden_bytes) = generation.hidden;
+            size.0 += (generation.events.len() - hidden) as u64;
+            size.1 += generation.bytes - hidden_bytes;
         }
         size
     }

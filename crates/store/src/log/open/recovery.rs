@@ -281,7 +281,7 @@ impl Replay<'_> {
             Entry::Trim(number, before) => {
                 let state = state(number)?;
                 let mut inner = state.inner.lock();
-                inner.first_seq = inner.first_seq.max(before);
+                inner.hide(before);
             }
         }
         Some(())

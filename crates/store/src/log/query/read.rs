@@ -182,7 +182,7 @@ impl Shared {
             let Some(part) = segments.iter().find(|meta| meta.first_seq < mark && meta.last_seq >= mark) else {
                 return Ok(Some(info));
             };
-            match self.segment(topic.number, part).and_then(|open| open.before(mark)) {
+            match self.hidden(topic, part, mark) {
                 Ok((events, bytes)) => {
                     info.events = info.events.saturating_sub(events);
                     info.bytes = info.bytes.saturating_sub(bytes);

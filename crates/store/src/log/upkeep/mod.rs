@@ -2,8 +2,10 @@
 //!
 //! A round first has the journal flushed, because retention and compaction see only flushed events.
 
+mod compact;
 mod maintain;
 mod pace;
+mod retain;
 
 use std::time::{Duration, Instant};
 

@@ -85,8 +85,7 @@ impl Publisher {
                 }
                 Change::Settings(topic, settings) => topic.set(settings),
                 Change::Trim(topic, before) => {
-                    let mut inner = topic.inner.lock();
-                    inner.first_seq = inner.first_seq.max(before);
+                    topic.inner.lock().hide(before);
                 }
             }
         }

@@ -1,0 +1,247 @@
+//! Key compaction: a topic's segments are rewritten without events that a later one with their key has replaced.
+//!
+//! Segments are rewritten in groups. Each group is durable before the manifest names it, and its old segments go before
+//! the next group begins, so neither memory nor disk space depends on how much a pass removes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use promethean_event::{Millis, Seq};
+
+use crate::log::commit::codec::Held;
+use crate::log::flush::Trouble;
+use crate::log::flush::index::{Removals, View};
+use crate::log::flush::segment::{Meta, Writer, topic_dir};
+use crate::log::memtable::TopicState;
+use crate::log::shared::Shared;
+use crate::log::upkeep::pace::Pace;
+use crate::log::upkeep::retain::BATCH;
+use crate::{Compaction, Error, Result};
+
+/// One pass over one topic.
+struct Pass<'a> {
+    topic: &'a TopicState,
+    compaction: Compaction,
+    now: Millis,
+    generation: u64,
+    /// Segments at the front of the topic's list that are done with.
+    settled: usize,
+    /// When the oldest tombstone came, among those that stay.
+    tombstone: Option<Millis>,
+    pace: Pace,
+}
+
+/// Segments that are replaced together.
+#[derive(Default)]
+struct Group {
+    /// Segments of the topic's list that it takes the place of.
+    replaces: usize,
+    kept: Vec<Meta>,
+    gone: Vec<Meta>,
+    removals: Removals,
+    writer: Option<Writer>,
+    written: bool,
+}
+
+impl Shared {
+    /// Rewrites a topic's segments without events that a later one with their key has replaced, and without tombstones
+    /// whose grace is over.
+    pub(super) fn compact(
+        &self,
+        topic: &TopicState,
+        compaction: Compaction,
+        now: Millis,
+    ) -> std::result::Result<(), Trouble> {
+        let (segments, generation, tombstone) = {
+            let mut manifest = self.manifest.lock();
+            manifest.generation += 1;
+            let segments = manifest.topics.get(&topic.number).map(|entry| entry.segments.clone());
+            // Until it is done, flushing begins a new segment instead of adding to one of these.
+            self.frozen.store(topic.number, Ordering::Release);
+            // Under this lock: what is flushed from now on is none of these segments' and is remembered anew.
+            let tombstone = topic.inner.lock().tombstone.take();
+            (segments.unwrap_or_default(), manifest.generation, tombstone)
+        };
+        let mut pass = Pass { topic, compaction, now, generation, settled: 0, tombstone: None, pace: self.pace() };
+        let compacted = self.compact_segments(&mut pass, &segments);
+        self.frozen.store(0, Ordering::Release);
+        let left = if compacted.is_ok() { pass.tombstone } else { tombstone };
+        topic.inner.lock().tombstones_since(left);
+        if compacted.is_err() {
+            // What it has written is named by nothing.
+            self.sweep_again();
+        }
+        compacted
+    }
+
+    fn compact_segments(&self, pass: &mut Pass<'_>, segments: &[Meta]) -> std::result::Result<(), Trouble> {
+        if self.index()?.has_hole(pass.topic.number) {
+            return Err(Trouble::Damaged("the index was made without a damaged part of its segments".to_owned()));
+        }
+        let mut rest = segments;
+        while !rest.is_empty() {
+            // A view for each group: one that is held for longer keeps what the index frees from being used again.
+            let view = self.view()?;
+            let mut group = Group::default();
+            while let [meta, others @ ..] = rest
+                && group.removals.len() < BATCH
+            {
+                self.rewrite(pass, &view, meta, &mut group)?;
+                rest = others;
+            }
+            drop(view);
+            self.replace_group(pass, group)?;
+        }
+        Ok(())
+    }
+
+    /// Puts what stays of a segment into the group.
+    fn rewrite(
+        &self,
+        pass: &mut Pass<'_>,
+        view: &View,
+        meta: &Meta,
+        group: &mut Group,
+    ) -> std::result::Result<(), Trouble> {
+        let (disk, dir) = (&*self.options.disk, &self.options.dir);
+        let form = (self.options.block_bytes, self.options.compress);
+        let damaged = |error: Error| Trouble::Damaged(error.to_string());
+        let topic = pass.topic;
+        let mark = topic.inner.lock().first_seq;
+        let rule = Rule { view, topic: topic.number, mark, grace: pass.compaction, now: pass.now };
+        let open = self.segment(topic.number, meta).map_err(damaged)?;
+        group.replaces += 1;
+        // Event by event, so that each is looked up once.
+        let (mut fates, mut trouble) = (Vec::new(), Ok(()));
+        open.scan(0, 1 << 20, |seq, held| {
+            self.give_way(&mut pass.pace);
+            trouble = rule.fate(seq, &held).map(|fate| {
+                if fate == Fate::Kept && held.is_tombstone() && held.key().is_some() {
+                    pass.tombstone = pass.tombstone.into_iter().chain([held.appended]).min();
+                }
+                fates.push(fate);
+            });
+            trouble.is_ok()
+        })
+        .map_err(damaged)?;
+        trouble?;
+        if fates.iter().all(|fate| *fate == Fate::Kept) {
+            end(group.writer.take(), &mut group.kept)?;
+            group.kept.push(meta.clone());
+            return Ok(());
+        }
+        group.gone.push(meta.clone());
+        let mut fates = fates.into_iter();
+        let mut one = |seq, held: &Held| {
+            self.give_way(&mut pass.pace);
+            match fates.next() {
+                Some(Fate::Replaced) => {
+                    group.removals.add_id(topic.number, seq, held);
+                    return Ok(());
+                }
+                Some(Fate::Gone) => {
+                    group.removals.add(topic.number, seq, held);
+                    return Ok(());
+                }
+                Some(Fate::Kept) | None => {}
+            }
+            if group.writer.as_ref().is_some_and(|writer| writer.size() >= self.options.segment_bytes) {
+                end(group.writer.take(), &mut group.kept)?;
+            }
+            let target = match &mut group.writer {
+                Some(writer) => writer,
+                none => {
+                    group.written = true;
+                    let topic = (topic.number, &topic.name);
+                    none.insert(Writer::create(disk, dir, topic, seq, pass.generation, form)?)
+                }
+            };
+            Ok(target.push(seq, held)?)
+        };
+        let mut trouble: std::result::Result<(), Trouble> = Ok(());
+        open.scan(0, 1 << 20, |seq, held| {
+            trouble = one(seq, &held);
+            trouble.is_ok()
+        })
+        .map_err(damaged)?;
+        trouble
+    }
+
+    /// Names a group's new segments in place of its old ones, which go then.
+    fn replace_group(&self, pass: &mut Pass<'_>, mut group: Group) -> std::result::Result<(), Trouble> {
+        let (disk, dir, topic) = (&*self.options.disk, &self.options.dir, pass.topic);
+        end(group.writer.take(), &mut group.kept)?;
+        let (first, replaced) = (pass.settled, pass.settled + group.replaces);
+        pass.settled += group.kept.len();
+        if group.gone.is_empty() {
+            return Ok(());
+        }
+        if group.written {
+            disk.sync_dir(&topic_dir(dir, topic.number))?;
+        }
+        {
+            let mut manifest = self.manifest.lock();
+            let mut next = manifest.clone();
+            let mut list = Vec::new();
+            if let Some(entry) = next.topics.get_mut(&topic.number) {
+                entry.segments.splice(first..replaced, group.kept);
+                list.clone_from(&entry.segments);
+            }
+            next.write(disk, dir)?;
+            *manifest = next;
+            topic.inner.lock().segments = Arc::new(list);
+        }
+        for meta in &group.gone {
+            self.close_segment(topic.number, meta);
+            disk.remove(&meta.path(dir, topic.number))?;
+            self.give_way(&mut pass.pace);
+        }
+        disk.sync_dir(&topic_dir(dir, topic.number))?;
+        self.remove_entries(&group.removals)?;
+        Ok(())
+    }
+}
+
+/// Ends a rewritten segment, durably.
+fn end(writer: Option<Writer>, kept: &mut Vec<Meta>) -> io::Result<()> {
+    let Some(writer) = writer else { return Ok(()) };
+    let (file, meta, _) = writer.finish()?;
+    file.sync()?;
+    kept.push(meta);
+    Ok(())
+}
+
+/// Decides what compaction keeps.
+struct Rule<'a> {
+    view: &'a View,
+    topic: u32,
+    mark: Seq,
+    grace: Compaction,
+    now: Millis,
+}
+
+/// What becomes of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    /// The index knows a later event of its key.
+    Replaced,
+    /// The last that the index knows of its key, perhaps.
+    Gone,
+}
+
+impl Rule<'_> {
+    fn fate(&self, seq: Seq, held: &Held) -> Result<Fate> {
+        if seq < self.mark {
+            return Ok(Fate::Gone);
+        }
+        let Some(key) = held.key() else { return Ok(Fate::Kept) };
+        let latest = self.view.latest(self.topic, &key)?;
+        if latest.is_some_and(|latest| latest.seq > seq) {
+            return Ok(Fate::Replaced);
+        }
+        let expired = held.is_tombstone() && self.now.since(held.appended) > self.grace.tombstone_grace;
+        Ok(if expired { Fate::Gone } else { Fate::Kept })
+    }
+}
