@@ -46,9 +46,13 @@ pub struct GroupState {
     /// Grows when the cursor is moved by hand, and begins at another number where a group begins anew: makes what was
     /// done before distinguishable.
     pub generation: u64,
+    /// Leases below this number were given out before the cursor was moved by hand.
+    pub fence: u64,
 }
 
-const VERSION: u8 = 1;
+/// The format before `fence`, and the one with it. A state without one is written in the first, which older hubs can read.
+const FIRST: u8 = 1;
+const WITH_FENCE: u8 = 2;
 
 impl GroupState {
     /// The state of a group that begins at `now`, before the first event. One that was forgotten and begins anew is another:
@@ -64,7 +68,8 @@ impl GroupState {
 
     /// The state as bytes, for engines that keep bytes. Numbers are LEB128, counts before lists.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
+        let version = if self.fence == 0 { FIRST } else { WITH_FENCE };
+        let mut out = vec![version];
         put(&mut out, self.floor);
         put_mark(&mut out, self.last);
         put_done(&mut out, &self.done);
@@ -83,13 +88,17 @@ impl GroupState {
             }
         }
         put(&mut out, self.generation);
+        if version == WITH_FENCE {
+            put(&mut out, self.fence);
+        }
         out
     }
 
     /// The state of these bytes; `None` when they are not one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
-        if take_byte(&mut rest)? != VERSION {
+        let version = take_byte(&mut rest)?;
+        if !(FIRST..=WITH_FENCE).contains(&version) {
             return None;
         }
         let floor = take(&mut rest)?;
@@ -111,7 +120,8 @@ impl GroupState {
             _ => return None,
         };
         let generation = take(&mut rest)?;
-        rest.is_empty().then_some(Self { floor, last, done, unfinished, snapshot, generation })
+        let fence = if version == WITH_FENCE { take(&mut rest)? } else { 0 };
+        rest.is_empty().then_some(Self { floor, last, done, unfinished, snapshot, generation, fence })
     }
 }
 
@@ -211,10 +221,10 @@ mod tests {
         fn a_state_reads_back_as_it_was_written(
             floor in any::<u64>(), last in mark(), above in done(), generation in any::<u64>(),
             unfinished in proptest::collection::vec((any::<u64>(), any::<u32>(), any::<u64>()), 0..5),
-            snapshot in proptest::option::of((any::<u64>(), done())),
+            snapshot in proptest::option::of((any::<u64>(), done())), fence in prop_oneof![Just(0_u64), any::<u64>()],
         ) {
             let state = GroupState {
-                floor, last, done: above, generation,
+                floor, last, done: above, generation, fence,
                 unfinished: unfinished.into_iter()
                     .map(|(seq, attempts, due)| Unfinished { seq, attempts, not_before: Millis(due) }).collect(),
                 snapshot: snapshot.map(|(cut, done)| SnapshotState { cut, done }),

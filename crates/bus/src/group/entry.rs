@@ -51,6 +51,11 @@ impl Entry {
         Self { id, ts, appended, key, attempts, deliveries: 0, lease: 0, snapshot, state: State::Ready, reason: None }
     }
 
+    /// Whether the event was never given out, as far as is known.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.lease == 0 && self.attempts == 0
+    }
+
     /// Whether the event was given out again since the delivery `lease`. A delivery before the group was loaded counts
     /// until the event goes out again.
     pub(super) fn is_lost(&self, lease: u64) -> bool {

@@ -43,6 +43,10 @@ pub enum Receipt {
     Forbidden,
 }
 
+/// `upTo` names an event of a snapshot start under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InSnapshot;
+
 impl Dispatcher {
     /// A member joins.
     ///
@@ -70,9 +74,11 @@ impl Dispatcher {
             return;
         }
         let (tail, counts, dirty) = (self.progress.tail, self.stats.counts, self.progress.dirty);
+        // The entries go, and with them the knowledge of what was given out since a seek.
+        let sought = self.progress.sought.map(|_| self.progress.next - 1);
         *self = Self::new(self.state(), self.is_dead_letter, self.pending.next_lease);
         (self.progress.tail, self.members.policy, self.stats.counts) = (tail, policy, counts);
-        self.progress.dirty = dirty;
+        (self.progress.dirty, self.progress.sought) = (dirty, sought);
     }
 
     /// A member goes away: what it holds goes to the others at once.
@@ -205,18 +211,27 @@ impl Dispatcher {
         self.progress.reading = false;
     }
 
-    /// A consumer answers. With `lease`, only if the event was not given out again since.
+    /// A member answers. With `lease`, the answer counts unless the event was given out again since; without it, an ack counts
+    /// from any member, a nack and an extension only from the holder.
     pub fn on_answer(
         &mut self,
+        by: MemberId,
         id: EventId,
         lease: Option<u64>,
         answer: &Answer,
         now: Millis,
         out: &mut Vec<Command>,
     ) -> Receipt {
-        let Some((seq, entry)) = self.pending.by_id(id) else { return Receipt::NotInFlight };
-        if lease.is_some_and(|lease| entry.is_lost(lease)) {
+        if lease.is_some_and(|lease| self.is_lost(id, lease)) {
             return Receipt::LeaseLost;
+        }
+        let Some((seq, entry)) = self.pending.by_id(id) else { return Receipt::NotInFlight };
+        let counts = match answer {
+            Answer::Ack => lease.is_some() || self.was_out(seq),
+            _ => lease.is_some() || matches!(entry.state, State::Held { member, .. } if member == by),
+        };
+        if !counts {
+            return Receipt::NotInFlight;
         }
         match answer {
             Answer::Ack => {
@@ -251,8 +266,18 @@ impl Dispatcher {
         Receipt::Done
     }
 
+    /// Whether an ack without a lease can be of a delivery since the last seek.
+    fn was_out(&self, seq: Seq) -> bool {
+        let out = || self.pending.entries.get(&seq).is_some_and(|entry| entry.lease != 0);
+        self.progress.sought.is_none_or(|known| seq <= known || self.progress.is_done(seq) || out())
+    }
+
     /// An ack of an event that is not in flight here, by its place: it was given out before a restart, for example.
+    /// Does nothing if the event was not given out since a seek.
     pub fn on_late_ack(&mut self, seq: Seq, id: EventId, ts: Millis) {
+        if !self.was_out(seq) {
+            return;
+        }
         if self.pending.entries.contains_key(&seq) {
             self.stats.counts.acked += 1;
             self.finish(seq);
@@ -269,27 +294,31 @@ impl Dispatcher {
         }
     }
 
-    /// An ack of an event and all before it.
-    pub fn on_ack_up_to(&mut self, seq: Seq, id: EventId, ts: Millis) {
+    /// An ack of an event and all before it. Does nothing if the event was not given out since a seek.
+    ///
+    /// # Errors
+    /// [`InSnapshot`] for an event of a snapshot start under way: its events come in key order, and `seq` says nothing there.
+    pub fn on_ack_up_to(&mut self, seq: Seq, id: EventId, ts: Millis) -> Result<(), InSnapshot> {
+        if self.snapshot_cut().is_some_and(|cut| seq <= cut) {
+            return Err(InSnapshot);
+        }
+        if !self.was_out(seq) {
+            return Ok(());
+        }
         let seqs: Vec<Seq> = self.pending.entries.range(..=seq).map(|(&seq, _)| seq).collect();
         for seq in seqs {
             self.stats.counts.acked += 1;
             self.finish(seq);
         }
         if let Some(snapshot) = &mut self.progress.snapshot {
-            if seq > snapshot.cut {
-                snapshot.exhausted = true;
-            } else {
-                // Also what is not read yet.
-                snapshot.done.insert(1, seq, Some((id, ts)));
-                self.progress.carried.retain(|carried, _| *carried > seq);
-            }
+            snapshot.exhausted = true;
             self.progress.dirty = true;
             self.end_snapshot();
         }
         if seq > self.progress.floor {
             self.progress.mark_range(self.progress.floor + 1, seq, Some((id, ts)));
         }
+        Ok(())
     }
 
     /// An event that was to be delivered is no longer in the log: done.

@@ -33,11 +33,11 @@ mod tests;
 
 use std::time::Duration;
 
-use promethean_event::{Event, EventId, Millis, Ordered, Seq};
+use promethean_event::{Event, EventId, Millis, Ordered, Seq, limits};
 use promethean_store::{GroupState, SnapshotState, Start, Unfinished};
 
 pub use command::{Command, DeadLetter, Deliver};
-pub use input::{Answer, Receipt};
+pub use input::{Answer, InSnapshot, Receipt};
 pub use members::{MemberId, MemberOptions, Policy};
 pub use stats::Counts;
 pub use status::{Unanswered, Why};
@@ -66,6 +66,8 @@ impl Dispatcher {
     /// A dispatcher that goes on where `state` stands. Leases are numbered from `first_lease` on: give it something
     /// that grows over restarts, so that an old number never fits a new delivery.
     pub fn new(state: GroupState, is_dead_letter: bool, first_lease: u64) -> Self {
+        // After a clock went back, new leases still have to lie above the fence.
+        let first_lease = first_lease.max(state.fence);
         Self {
             is_dead_letter,
             progress: Progress::new(state),
@@ -89,6 +91,7 @@ impl Dispatcher {
             unfinished,
             snapshot: self.progress.snapshot.as_ref().map(|s| SnapshotState { cut: s.cut, done: s.done.clone() }),
             generation: self.progress.generation,
+            fence: self.progress.fence,
         }
     }
 
@@ -112,9 +115,9 @@ impl Dispatcher {
         self.pending.next_lease
     }
 
-    /// Whether the event is not done and was given out again since the delivery `lease`, held just now or not.
+    /// Whether the delivery `lease` lies before the last seek, or the event is unfinished and was given out again since.
     pub fn is_lost(&self, id: EventId, lease: u64) -> bool {
-        self.pending.by_id(id).is_some_and(|(_, entry)| entry.is_lost(lease))
+        lease < self.progress.fence || self.pending.by_id(id).is_some_and(|(_, entry)| entry.is_lost(lease))
     }
 
     /// Of each ack since the last call: the time since its append, and since its delivery.
@@ -136,9 +139,9 @@ impl Dispatcher {
         self.pending.wake_at()
     }
 
-    /// Gives out events that came back, earliest first.
+    /// Gives out what is ready: first the events that were out before, each sort by seq.
     fn hand_out_ready(&mut self, now: Millis, out: &mut Vec<Command>) {
-        while let Some(&seq) = self.pending.ready.first() {
+        while let Some(&(_, seq)) = self.pending.ready.first() {
             let Some(member) = self.members.pick() else { return };
             self.deliver(seq, member, now, out);
         }
@@ -193,13 +196,13 @@ impl Dispatcher {
         }));
     }
 
-    /// Moves to another place; whatever is out is forgotten, late answers to it count for nothing held now.
+    /// Moves to another place. Everything that is out is forgotten, and answers to it do nothing from now on.
     pub fn on_seek(&mut self, start: Start, snapshot_cut: Option<Seq>) {
         for member in &mut self.members.list {
             member.in_flight = 0;
         }
         self.pending.clear();
-        self.progress.move_to(start, snapshot_cut);
+        self.progress.move_to(start, snapshot_cut, self.pending.next_lease);
     }
 
     /// Takes in events as they were read; the rest of this is in `input.rs` and `finish.rs`.
@@ -215,7 +218,7 @@ impl Dispatcher {
         let mut entry = Entry::new(event, snapshot, key, attempts);
         self.progress.dirty |= snapshot;
         let first = key.is_none_or(|key| self.pending.keys.join(key, event.seq));
-        let due = carried.map_or(Millis(0), |one| one.not_before);
+        let due = carried.map_or(Millis(0), |one| one.not_before.min(now + limits::MAX_LEASE));
         let most = self.members.policy.max_attempts;
         if !first {
             entry.state = State::Blocked;

@@ -18,8 +18,8 @@ use super::timers::Timers;
 pub(super) struct Pending {
     pub(super) entries: BTreeMap<Seq, Entry>,
     pub(super) ids: HashMap<EventId, Seq, RandomState>,
-    /// Entries that may go out at once.
-    pub(super) ready: BTreeSet<Seq>,
+    /// Entries that may go out at once; those that were never out come last.
+    pub(super) ready: BTreeSet<(bool, Seq)>,
     pub(super) keys: KeyOrder,
     leases: Timers,
     waits: Timers,
@@ -61,14 +61,15 @@ impl Pending {
     /// Gives an entry to a member until `deadline`, under a lease of its own.
     pub(super) fn hold(&mut self, seq: Seq, member: MemberId, now: Millis, deadline: Millis) -> Option<&mut Entry> {
         let lease = self.next_lease;
-        self.ready.remove(&seq);
         let entry = self.entries.get_mut(&seq)?;
+        self.ready.remove(&(entry.is_fresh(), seq));
         self.next_lease += 1;
         self.held += 1;
         entry.lease = lease;
         entry.state = State::Held { member, deadline, since: now };
         self.leases.push(deadline, seq, lease);
-        Some(entry)
+        self.sweep();
+        self.entries.get_mut(&seq)
     }
 
     /// Sets the deadline of a held entry; `false` if no member holds it.
@@ -94,8 +95,8 @@ impl Pending {
     /// Marks an entry as being written to the dead letters.
     pub(super) fn write_letter(&mut self, seq: Seq) {
         if let Some(entry) = self.entries.get_mut(&seq) {
+            self.ready.remove(&(entry.is_fresh(), seq));
             entry.state = State::Dying;
-            self.ready.remove(&seq);
         }
     }
 
@@ -103,12 +104,13 @@ impl Pending {
     pub(super) fn wait(&mut self, seq: Seq, due: Millis, now: Millis) {
         let Some(entry) = self.entries.get_mut(&seq) else { return };
         if due > now {
-            self.ready.remove(&seq);
+            self.ready.remove(&(entry.is_fresh(), seq));
             entry.state = State::Waiting { due };
             self.waits.push(due, seq, 0);
+            self.sweep();
         } else {
             entry.state = State::Ready;
-            self.ready.insert(seq);
+            self.ready.insert((entry.is_fresh(), seq));
         }
     }
 
@@ -116,14 +118,14 @@ impl Pending {
     pub(super) fn remove(&mut self, seq: Seq) -> Option<Entry> {
         let entry = self.entries.remove(&seq)?;
         self.ids.remove(&entry.id);
-        self.ready.remove(&seq);
+        self.ready.remove(&(entry.is_fresh(), seq));
         self.held -= usize::from(matches!(entry.state, State::Held { .. }));
         if let Some(next) = entry.key.and_then(|key| self.keys.leave(key, seq))
             && let Some(unblocked) = self.entries.get_mut(&next)
             && unblocked.state == State::Blocked
         {
             unblocked.state = State::Ready;
-            self.ready.insert(next);
+            self.ready.insert((unblocked.is_fresh(), next));
         }
         self.sweep();
         Some(entry)
@@ -145,6 +147,11 @@ impl Pending {
     pub(super) fn wake_at(&mut self) -> Option<Millis> {
         let (lease, wait) = (self.next_lease_end(), self.next_wait_end());
         lease.into_iter().chain(wait).map(|(at, _)| at).min()
+    }
+
+    #[cfg(test)]
+    pub(super) fn timers(&self) -> usize {
+        self.leases.len() + self.waits.len()
     }
 
     fn sweep(&mut self) {

@@ -23,6 +23,10 @@ pub(super) struct Progress {
     pub(super) last: Mark,
     pub(super) done: Done,
     pub(super) generation: u64,
+    /// Leases below this number were given out before the last seek.
+    pub(super) fence: u64,
+    /// `None` without a seek since the state was loaded; else the seqs up to this one may have been given out since.
+    pub(super) sought: Option<Seq>,
     pub(super) snapshot: Option<Snapshot>,
     /// Attempts of events that were not read since the state was loaded.
     pub(super) carried: BTreeMap<Seq, Unfinished>,
@@ -43,6 +47,8 @@ impl Progress {
             last: state.last,
             done: state.done,
             generation: state.generation,
+            fence: state.fence,
+            sought: None,
             snapshot: state.snapshot.map(|s| Snapshot { cut: s.cut, done: s.done, exhausted: false }),
             carried: state.unfinished.into_iter().map(|one| (one.seq, one)).collect(),
             next: state.floor + 1,
@@ -52,8 +58,10 @@ impl Progress {
         }
     }
 
-    /// Moves to another place and forgets everything that was done above it.
-    pub(super) fn move_to(&mut self, start: Start, snapshot_cut: Option<Seq>) {
+    /// Moves to another place and forgets everything that was done above it. Leases below `fence` are lost.
+    pub(super) fn move_to(&mut self, start: Start, snapshot_cut: Option<Seq>, fence: u64) {
+        self.fence = fence;
+        self.sought = Some(0);
         self.carried.clear();
         self.done = Done::default();
         self.snapshot = snapshot_cut.map(|cut| Snapshot { cut, done: Done::default(), exhausted: false });
@@ -87,6 +95,14 @@ impl Progress {
             self.floor = end;
             self.last = mark.or(self.last);
             self.next = self.next.max(self.floor + 1);
+        }
+    }
+
+    /// Whether the event is done, or not part of the snapshot start under way.
+    pub(super) fn is_done(&self, seq: Seq) -> bool {
+        match &self.snapshot {
+            Some(snapshot) if seq <= snapshot.cut => snapshot.done.contains(seq),
+            _ => seq <= self.floor || self.done.contains(seq),
         }
     }
 }

@@ -43,6 +43,12 @@ impl Dispatcher {
         self.pending.entries.iter().next().map(|(&seq, entry)| (seq, entry.appended))
     }
 
+    /// How many deadlines are kept, stale ones included.
+    #[cfg(test)]
+    pub(super) fn timers(&self) -> usize {
+        self.pending.timers()
+    }
+
     /// Counts since the group was loaded.
     pub fn counts(&self) -> Counts {
         self.stats.counts

@@ -29,6 +29,11 @@ impl Timers {
         None
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     /// Drops stale entries when there are more than twice as many entries as `live`.
     pub(super) fn sweep(&mut self, live: usize, is_live: impl Fn(Millis, Seq, u64) -> bool) {
         if self.heap.len() > 2 * live + 64 {

@@ -5,7 +5,7 @@ use promethean_event::{Code, EventId};
 use super::Runner;
 use super::input::Reply;
 use crate::Error;
-use crate::group::{Answer, MemberId, Receipt};
+use crate::group::{Answer, InSnapshot, MemberId, Receipt};
 
 impl Runner {
     pub(super) async fn on_answer(
@@ -29,7 +29,7 @@ impl Runner {
         let mut receipts = Vec::with_capacity(ids.len());
         let mut late = Vec::new();
         for (id, lease) in ids {
-            let receipt = dispatcher.on_answer(id, lease, &answer, now, &mut self.commands);
+            let receipt = dispatcher.on_answer(by, id, lease, &answer, now, &mut self.commands);
             if receipt == Receipt::NotInFlight && answer == Answer::Ack {
                 late.push(id);
             }
@@ -91,7 +91,10 @@ impl Runner {
         if lease.is_some_and(|lease| dispatcher.is_lost(id, lease)) {
             return Err(Error::new(Code::LeaseLost, format!("the event {id} was given out again since")));
         }
-        dispatcher.on_ack_up_to(place.seq, id, place.ts);
-        Ok(())
+        dispatcher.on_ack_up_to(place.seq, id, place.ts).map_err(|InSnapshot| {
+            let message =
+                "upTo: the event is part of a snapshot start, which comes in key order; name the events with ids";
+            Error::new(Code::BadRequest, message)
+        })
     }
 }

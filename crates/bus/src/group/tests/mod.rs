@@ -1,5 +1,7 @@
 //! The dispatcher against a model: any interleaving of what can happen to a group keeps what a group promises.
 
+mod answers;
+mod desk;
 mod model;
 mod world;
 

@@ -21,6 +21,8 @@ pub(super) enum Op {
     AckUpTo(usize),
     /// An answer with the lease of any delivery so far, the last one or an older one.
     OldLease(usize, Old),
+    /// An answer without a lease of a member that does not hold the event.
+    Foreign(usize, Old),
     Nack(usize),
     NackAfter(usize, u64),
     Release(usize),
@@ -55,6 +57,8 @@ pub(super) fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => index.clone().prop_map(Op::AckUpTo),
         2 => (0_usize..64, prop_oneof![Just(Old::Ack), Just(Old::Nack), Just(Old::Extend)])
             .prop_map(|(which, old)| Op::OldLease(which, old)),
+        1 => (index.clone(), prop_oneof![Just(Old::Nack), Just(Old::Extend)])
+            .prop_map(|(which, old)| Op::Foreign(which, old)),
         3 => index.clone().prop_map(Op::Nack),
         1 => (index.clone(), 0_u64..5_000).prop_map(|(which, ms)| Op::NackAfter(which, ms)),
         1 => index.clone().prop_map(Op::Release),

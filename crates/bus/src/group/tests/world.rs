@@ -28,6 +28,9 @@ pub(super) struct World {
     /// The number of every delivery ever, and of the last one of each event since the group was loaded or moved.
     leases: Vec<(Seq, u64)>,
     last_lease: BTreeMap<Seq, u64>,
+    /// Leases below this number lie before the last seek; events given out since, if it was in this life of the hub.
+    fence: u64,
+    given_since: Option<BTreeSet<Seq>>,
     /// Done since the last seek, and saved.
     done: BTreeSet<Seq>,
     /// Failed deliveries of what is not done.
@@ -56,6 +59,8 @@ impl World {
             delivered: Vec::new(),
             leases: Vec::new(),
             last_lease: BTreeMap::new(),
+            fence: 0,
+            given_since: None,
             done: BTreeSet::new(),
             failed: BTreeMap::new(),
             dead: BTreeSet::new(),
@@ -124,6 +129,7 @@ impl World {
             Op::LateAck(which) => self.late_ack(which, &mut out),
             Op::AckUpTo(which) => self.ack_up_to(which),
             Op::OldLease(which, old) => self.old_lease(which, old, &mut out),
+            Op::Foreign(which, old) => self.foreign(which, old, &mut out),
             Op::Nack(which) => self.answer(which, &nack(None, false), true, &mut out),
             Op::NackAfter(which, ms) => {
                 self.answer(which, &nack(Some(Duration::from_millis(ms)), false), false, &mut out)
@@ -181,13 +187,13 @@ impl World {
         let held: Vec<Deliver> = self.held.values().copied().collect();
         let Some(deliver) = pick(&held, which) else { return };
         let seq = deliver.seq;
-        let lease = with_lease.then_some(deliver.lease);
+        let (by, lease) = (deliver.member, with_lease.then_some(deliver.lease));
         if with_lease {
             let stale =
-                self.dispatcher.on_answer(self.log_id(seq), Some(deliver.lease + 1_000_000), answer, self.now, out);
+                self.dispatcher.on_answer(by, self.log_id(seq), Some(deliver.lease + 1_000_000), answer, self.now, out);
             assert_eq!(stale, Receipt::LeaseLost, "a foreign lease was taken");
         }
-        let receipt = self.dispatcher.on_answer(self.log_id(seq), lease, answer, self.now, out);
+        let receipt = self.dispatcher.on_answer(by, self.log_id(seq), lease, answer, self.now, out);
         assert_eq!(receipt, Receipt::Done);
         self.account(seq, answer);
     }
@@ -219,10 +225,24 @@ impl World {
 
     fn late_ack(&mut self, which: usize, out: &mut Vec<Command>) {
         let Some(&seq) = pick(&self.delivered, which) else { return };
-        if self.dispatcher.on_answer(self.log_id(seq), None, &Answer::Ack, self.now, out) == Receipt::NotInFlight {
+        if self.dispatcher.on_answer(0, self.log_id(seq), None, &Answer::Ack, self.now, out) == Receipt::NotInFlight {
             self.dispatcher.on_late_ack(seq, self.log_id(seq), Millis(0));
         }
-        self.is_done(seq);
+        // An ack of a delivery from before a seek does nothing.
+        if self.given_since.as_ref().is_none_or(|given| given.contains(&seq)) {
+            self.is_done(seq);
+        }
+    }
+
+    /// Without a lease, only the holder can nack or extend.
+    fn foreign(&mut self, which: usize, old: Old, out: &mut Vec<Command>) {
+        let held: Vec<Seq> = self.held.keys().copied().collect();
+        let Some(&seq) = pick(&held, which) else { return };
+        let before = (self.dispatcher.state(), self.dispatcher.inspect().collect::<Vec<_>>());
+        let receipt = self.dispatcher.on_answer(0, self.log_id(seq), None, &old.answer(), self.now, out);
+        assert_eq!(receipt, Receipt::NotInFlight);
+        let after = (self.dispatcher.state(), self.dispatcher.inspect().collect::<Vec<_>>());
+        assert_eq!(after, before, "an answer of another member changed something");
     }
 
     /// A lease counts until the event is given out again, also when nobody holds it; then it counts no more, whatever
@@ -231,16 +251,13 @@ impl World {
         let open: Vec<_> = self.leases.iter().copied().filter(|(seq, _)| !self.done.contains(seq)).collect();
         let Some(&(seq, lease)) = pick(if open.is_empty() { &self.leases } else { &open }, which) else { return };
         let id = self.log_id(seq);
-        let lost = !self.done.contains(&seq) && self.last_lease.get(&seq).is_some_and(|last| *last != lease);
+        let again = !self.done.contains(&seq) && self.last_lease.get(&seq).is_some_and(|last| *last != lease);
+        let lost = lease < self.fence || again;
         assert_eq!(self.dispatcher.is_lost(id, lease), lost, "the lease {lease} of {seq}");
-        let answer = match old {
-            Old::Ack => Answer::Ack,
-            Old::Nack => nack(Some(Duration::from_millis(1_500)), false),
-            Old::Extend => Answer::Extend { by: Duration::from_secs(2) },
-        };
+        let answer = old.answer();
         let held = self.held.contains_key(&seq);
         let before = self.dispatcher.state();
-        let receipt = self.dispatcher.on_answer(id, Some(lease), &answer, self.now, out);
+        let receipt = self.dispatcher.on_answer(0, id, Some(lease), &answer, self.now, out);
         assert_eq!(receipt == Receipt::LeaseLost, lost, "the lease {lease} of {seq}");
         match receipt {
             Receipt::Done => self.account(seq, &answer),
@@ -253,7 +270,7 @@ impl World {
     fn ack_up_to(&mut self, which: usize) {
         let live: Vec<Seq> = self.held.keys().copied().filter(|seq| *seq > self.cut).collect();
         let Some(&seq) = pick(&live, which) else { return };
-        self.dispatcher.on_ack_up_to(seq, self.log_id(seq), Millis(0));
+        self.dispatcher.on_ack_up_to(seq, self.log_id(seq), Millis(0)).expect("a live event");
         for done in 1..=seq {
             self.is_done(done);
         }
@@ -262,6 +279,7 @@ impl World {
     fn seek(&mut self, done: Seq) {
         let last = self.log.get(&done).map(|event| (event.id, event.ts));
         self.dispatcher.on_seek(Start { done, last }, None);
+        (self.fence, self.given_since) = (self.dispatcher.next_lease(), Some(BTreeSet::new()));
         self.held.clear();
         self.failed.clear();
         self.done.clear();
@@ -282,6 +300,7 @@ impl World {
         self.held.clear();
         self.given_once.clear();
         self.last_lease.clear();
+        self.given_since = None;
         self.highest = 0;
         self.reopen_snapshot();
     }
@@ -373,6 +392,9 @@ impl World {
             }
         }
         self.delivered.push(seq);
+        if let Some(given) = &mut self.given_since {
+            given.insert(seq);
+        }
         self.leases.push((seq, deliver.lease));
         self.last_lease.insert(seq, deliver.lease);
         assert!(self.held.insert(seq, deliver).is_none(), "{seq} has two holders");
@@ -414,6 +436,16 @@ impl World {
             self.step(if self.held.is_empty() { &Op::Pass(31_000) } else { &Op::Ack(0) });
         }
         panic!("not everything could be finished: {:?}", self.dispatcher.inspect().collect::<Vec<_>>());
+    }
+}
+
+impl Old {
+    fn answer(self) -> Answer {
+        match self {
+            Old::Ack => Answer::Ack,
+            Old::Nack => nack(Some(Duration::from_millis(1_500)), false),
+            Old::Extend => Answer::Extend { by: Duration::from_secs(2) },
+        }
     }
 }
 
