@@ -4,6 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use promethean_store::backup::{self, Totals};
@@ -43,7 +44,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<(), Failure> {
 /// Writes it to `partial`, reads it again, and gives it its name.
 fn write(answer: Answer, partial: &Path, path: &Path) -> Result<Totals, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("{} cannot be written: {error}", path.display()));
-    let make = || OpenOptions::new().write(true).create(true).truncate(true).open(partial);
+    let make = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(partial);
     let mut file = interrupt::making(partial, make).map_err(failed)?;
     copy(answer, &mut |part| file.write_all(part).map_err(failed))?;
     file.sync_all().map_err(failed)?;

@@ -53,6 +53,14 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// The system's.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
+    /// Takes a directory's permissions away from all but its owner.
+    ///
+    /// # Errors
+    /// The system's; the caller may not be the owner.
+    fn make_private(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The names in a directory.
     ///
     /// # Errors

@@ -3,13 +3,18 @@
 use std::any::Any;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 
 use super::{Disk, File, Mode, is_read_only};
+
+/// Mode of new files: events are for the hub's user alone.
+const FILE_MODE: u32 = 0o600;
+/// Mode of new directories.
+const DIR_MODE: u32 = 0o700;
 
 /// Files of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,7 +23,7 @@ pub struct Real;
 impl Disk for Real {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::OpenOptions::new();
-        options.read(true);
+        options.read(true).mode(FILE_MODE);
         match mode {
             Mode::Read => {}
             Mode::Write => {
@@ -44,7 +49,15 @@ impl Disk for Real {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
+    }
+
+    fn make_private(&self, dir: &Path) -> io::Result<()> {
+        let mode = fs::metadata(dir)?.permissions().mode();
+        if mode & 0o077 == 0 {
+            return Ok(());
+        }
+        fs::set_permissions(dir, fs::Permissions::from_mode(mode & !0o077))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -60,8 +73,9 @@ impl Disk for Real {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        exclusive(file)
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        exclusive(options.open(path)?)
     }
 
     fn lock_to_read(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
@@ -154,4 +168,32 @@ fn heeds_dsync(file: &fs::File) -> bool {
     const F2FS: u64 = 0xF2F5_2010;
     let kind = rustix::fs::fstatfs(file).ok().and_then(|system| u64::try_from(system.f_type).ok());
     matches!(kind, Some(EXT4 | XFS | BTRFS | F2FS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("there").permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_it_creates_is_for_its_user_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (below, file, lock) = (dir.path().join("a/b"), dir.path().join("file"), dir.path().join("lock"));
+        Real.create_dir(&below).expect("made");
+        Real.open(&file, Mode::Create).expect("made");
+        drop(Real.lock(&lock).expect("made"));
+        assert_eq!([mode(&below), mode(below.parent().expect("a"))], [0o700, 0o700]);
+        assert_eq!([mode(&file), mode(&lock)], [0o600, 0o600]);
+    }
+
+    #[test]
+    fn a_directory_that_others_could_enter_is_closed_to_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("set");
+        Real.make_private(dir.path()).expect("closed");
+        assert_eq!(mode(dir.path()), 0o700);
+    }
 }

@@ -80,6 +80,8 @@ fn enter(disk: &dyn Disk, dir: &Path) -> Result<Lock, OpenError> {
     recognise(disk, dir, read_only)?;
     let lock = disk.lock(&dir.join(LOCK)).map_err(read_only)?;
     let lock = lock.ok_or_else(|| OpenError::InUse { dir: dir.to_owned() })?;
+    // A directory of another owner keeps its mode: the hub may still use it.
+    let _ = disk.make_private(dir);
     // Again, for now nobody else can be making it.
     if !recognise(disk, dir, read_only)? {
         for name in DIRS {
