@@ -5,6 +5,7 @@ use std::time::Duration;
 use promethean_bus::Bus;
 use promethean_event::limits::{DEFAULT_EVENT_BYTES, DEFAULT_FRAME_BYTES};
 
+use crate::audit::Audit;
 use crate::auth::Authenticator;
 use crate::drain::Drain;
 use crate::limits::Quotas;
@@ -22,6 +23,8 @@ pub struct Hub {
     pub connections: Connections,
     /// From tokens to identities.
     pub auth: Authenticator,
+    /// Who was let in or refused, and what operators changed.
+    pub audit: Audit,
     /// Per-connection and per-topic quotas.
     pub quotas: Quotas,
     /// What the operator set.
@@ -49,6 +52,7 @@ impl Hub {
             bus,
             connections: Connections::default(),
             auth,
+            audit: Audit::default(),
             quotas,
             config,
             drain: Drain::new(),

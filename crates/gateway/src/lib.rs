@@ -3,6 +3,7 @@
 //! A connection's way in: [`listener`] (accept, TLS, slots) → a router (`ws`, `http`, `ops`) → [`auth`] (who is it,
 //! what may it do) → [`limits`] → the bus. What goes wrong comes back through [`rejection`]. [`Hub`] is what all share.
 
+pub mod audit;
 pub mod auth;
 pub mod cluster;
 mod dashboard;

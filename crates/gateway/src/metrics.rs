@@ -18,11 +18,12 @@ use axum::response::{IntoResponse, Response};
 use http::header;
 use http::request::Parts;
 use promethean_bus::metrics::{GroupName, GroupSeries, OTHER};
-use promethean_event::Code;
+use promethean_event::{Code, Group, Topic};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use crate::Hub;
+use crate::auth::Action;
 use crate::http::Caller;
 use crate::ops::Holdings;
 use crate::rejection::Rejection;
@@ -44,28 +45,34 @@ pub struct Gauges {
     pub outbox_errors: AtomicU64,
 }
 
-/// Somebody who may see the metrics: everybody, if they are public.
-pub(crate) struct Scraper;
+/// The caller of `/metrics`. `None`: every series is shown.
+pub(crate) struct Scraper(Option<Caller>);
 
 impl FromRequestParts<Arc<Hub>> for Scraper {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, hub: &Arc<Hub>) -> Result<Self, Rejection> {
-        if !hub.config.metrics_public {
-            Caller::from_request_parts(parts, hub).await?;
+        if hub.config.metrics_public {
+            return Ok(Self(None));
         }
-        Ok(Self)
+        let caller = Caller::from_request_parts(parts, hub).await?;
+        let all = caller.identity.policy.allows_everywhere(Action::Admin);
+        Ok(Self((!all).then_some(caller)))
     }
 }
 
 /// Prometheus text; OpenMetrics for whoever asks for it.
 pub(crate) async fn metrics(
     State(hub): State<Arc<Hub>>,
-    _scraper: Scraper,
+    Scraper(caller): Scraper,
     headers: http::HeaderMap,
 ) -> Result<Response, Rejection> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(scrape(&hub).await));
+    let mut scrape = scrape(&hub).await;
+    if let Some(caller) = caller {
+        scrape.retain(|topic, group| is_shown(&caller, topic, group));
+    }
+    registry.register_collector(Box::new(scrape));
     let mut text = String::new();
     encode(&mut text, &registry)
         .map_err(|_| Rejection::new(Code::PublishFailed, "the metrics cannot be written as text"))?;
@@ -80,6 +87,15 @@ pub(crate) async fn metrics(
         "text/plain; version=0.0.4; charset=utf-8"
     };
     Ok(([(header::CONTENT_TYPE, content)], text).into_response())
+}
+
+/// Whether the caller may see series of `topic`, and of `group` on it. `_other` sums up topics that it may not see.
+fn is_shown(caller: &Caller, topic: &str, group: Option<&str>) -> bool {
+    let Some(topic) = Topic::parse(topic).ok().filter(|topic| topic.as_str() != OTHER) else { return false };
+    match group.map(Group::parse) {
+        None => caller.sees(&topic),
+        Some(group) => group.is_ok_and(|group| caller.sees_group(&topic, &group)),
+    }
 }
 
 /// OpenMetrics as the older text format: there a counter's type is that of its name with `_total`.

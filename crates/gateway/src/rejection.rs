@@ -71,6 +71,7 @@ impl From<Limited> for Rejection {
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = error_response(status(self.code), self.code.as_str(), &self.msg);
+        response.extensions_mut().insert(self.clone());
         if let Some(after) = self.retry_after {
             // Whole seconds, rounded up: who comes back at that time gets in.
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);

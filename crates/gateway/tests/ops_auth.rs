@@ -97,6 +97,82 @@ async fn a_policy_for_some_groups_shows_those_groups() {
     hub.get_as(&limited, "/explain?topic=a.b&group=g").await.refused(403, "forbidden");
 }
 
+/// A valid token with these rules.
+fn policy(rules: &Value) -> String {
+    jwt(&json!({ "exp": Millis::now().0 / 1000 + 600, "policy": { "rules": rules } }))
+}
+
+#[tokio::test]
+async fn a_rule_that_names_groups_shows_no_payloads() {
+    let hub = hub().await;
+    let id = hub.stored("a.b").await[0].id;
+    let paths = [
+        "/latest-by-key?topic=a.b".to_owned(),
+        "/latest-by-key?topic=a.b&key=k".to_owned(),
+        "/latest-by-key?topic=a.b&at=1".to_owned(),
+        format!("/event?id={id}"),
+        format!("/causality?id={id}"),
+        "/replay?topic=a.b".to_owned(),
+    ];
+    let mine = json!({ "effect": "allow", "action": "subscribe", "topics": ["a.b"], "groups": ["g"] });
+    let all = json!({ "effect": "allow", "action": "subscribe", "topics": ["a.b"], "groups": ["*"] });
+    let admin = json!({ "effect": "allow", "action": "admin", "topics": ["a.b"] });
+    for path in &paths {
+        hub.get_as(&policy(&json!([mine])), path).await.refused(403, "forbidden");
+        hub.get_as(&policy(&json!([mine, all])), path).await.ok();
+        if !path.starts_with("/replay") {
+            hub.get_as(&policy(&json!([mine, admin])), path).await.ok();
+        }
+    }
+    hub.get_as(&policy(&json!([mine])), "/groups?topic=a.b").await.ok();
+    let dead = json!({ "effect": "allow", "action": "subscribe", "topics": ["dlq.**"], "groups": ["g"] });
+    hub.get_as(&policy(&json!([dead])), "/dlq?topic=a.b").await.refused(403, "forbidden");
+}
+
+#[tokio::test]
+async fn causes_and_effects_on_topics_that_may_not_be_read_are_left_out() {
+    let hub = hub().await;
+    let root = hub.stored("a.b").await[0].id;
+    hub.post(&format!("/publish/other?caused_by={root}"), "1").await.refused(401, "no_token");
+    let caused = hub.hub.bus.store().topics().await.expect("readable").len();
+    assert_eq!(caused, 3);
+    let publisher = token(&["publish:**"]);
+    let effect = change(&hub, &publisher, Method::POST, &format!("/publish/other?caused_by={root}"), "1").await.ok();
+    let named = json!({ "effect": "allow", "action": "subscribe", "topics": ["other"], "groups": ["g"] });
+    let read = json!({ "effect": "allow", "action": "subscribe", "topics": ["a.b"] });
+    let shown = hub.get_as(&policy(&json!([named, read])), &format!("/causality?id={root}")).await.ok();
+    assert_eq!(shown["events"].as_array().map(Vec::len), Some(1), "{shown}");
+    let other = json!({ "effect": "allow", "action": "subscribe", "topics": ["other"] });
+    let id = effect["id"].as_str().expect("an id");
+    let shown = hub.get_as(&policy(&json!([other])), &format!("/causality?id={id}")).await.ok();
+    assert_eq!(shown["missing"], json!([root]), "{shown}");
+}
+
+#[tokio::test]
+async fn metrics_show_the_series_of_topics_and_groups_that_the_token_may_subscribe_to() {
+    let hub = hub().await;
+    let names = async |token: &str| {
+        let metrics = hub.get_as(token, "/metrics").await;
+        assert_eq!(metrics.status, 200);
+        assert!(metrics.text().contains("ws_connections"), "sums are for every token");
+        let series = metrics.text().lines().filter_map(|line| line.split_once("topic=\"")).map(|(_, rest)| rest);
+        let named = series.map(|rest| {
+            let (topic, rest) = rest.split_once('"').expect("a name");
+            let group = rest.strip_prefix(",group=\"").and_then(|rest| rest.split('"').next());
+            format!("{topic}/{}", group.unwrap_or("*"))
+        });
+        named.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    let everything =
+        ["a.b/*", "a.b/g", "a.b/h", "dlq.a.b/*", "dlq.a.b/g", "dlq.a.b/h", "secret/*", "secret/g", "secret/h"];
+    assert_eq!(names(&token(&["admin:**"])).await, everything);
+    assert_eq!(names(&token(&["subscribe:a.*"])).await, everything[..3]);
+    assert_eq!(names(&token(&["admin:secret"])).await, everything[6..]);
+    let mine = json!({ "effect": "allow", "action": "subscribe", "topics": ["secret"], "groups": ["g"] });
+    assert_eq!(names(&policy(&json!([mine]))).await, everything[6..8]);
+    assert_eq!(names(&token(&["publish:**"])).await, [""; 0]);
+}
+
 #[tokio::test]
 async fn changing_needs_admin_on_the_topic() {
     let hub = hub().await;

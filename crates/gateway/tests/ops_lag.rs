@@ -84,6 +84,21 @@ async fn a_groups_lag_takes_one_event_of_the_store_however_long_the_topic_is() {
 }
 
 #[tokio::test]
+async fn a_group_without_a_position_on_the_topic_has_no_lag() {
+    let hub = Setup::default().start(router).await;
+    hub.fill("t", 3).await;
+    let shown = hub.get("/lag?topic=t&group=nobody").await.ok();
+    for field in ["lastCursor", "lag", "lagMs"] {
+        assert_eq!(shown.get(field), Some(&serde_json::Value::Null), "{field}: {shown}");
+    }
+    assert!(shown["tail"].is_string(), "{shown}");
+    let (topic, group) = (Topic::parse("t").expect("a topic"), Group::parse("nobody").expect("a group"));
+    hub.hub.bus.set_cursor(&topic, &group, From::Latest).await.expect("made");
+    let shown = hub.get("/lag?topic=t&group=nobody").await.ok();
+    assert_eq!((&shown["lag"], &shown["lagMs"]), (&0.into(), &0.into()), "{shown}");
+}
+
+#[tokio::test]
 async fn how_late_a_group_is_goes_by_the_time_of_append_whatever_the_events_say() {
     let hub = Setup::default().start(router).await;
     hub.post("/publish/t?ts=1", "1").await.ok();

@@ -55,15 +55,17 @@ function One({ topic, name, group, hub, error, moved }: OneProps) {
   }, 1_000);
   const now = useNow(250) + (held.data?.skew ?? 0);
   const [seeking, setSeeking] = useState(false);
+  const missing = explain.data?.reasons.some((reason) => reason.code === "unknown_group") ?? false;
   return (
     <>
       <Head title={name} note={<><a href={href("groups")}>← all groups</a> · topic <a href={href("topics", { topic })}>{topic}</a></>}>
+        {missing && <Pill tone="warn">no such group</Pill>}
         {group && <Pill tone={status(group)[0]}>{status(group)[1]}</Pill>}
         <button type="button" onClick={() => setSeeking(true)} disabled={hub?.admin === false} title={hub?.admin === false ? "The token has no admin right" : undefined}>Move cursor…</button>
       </Head>
       <Problem error={error} />
       <section class="stats" aria-label="Now">
-        <Stat label="Lag" value={count(group?.lag ?? 0)} note={group?.lag ? `oldest ${duration(group.lagMs)}` : "caught up"} />
+        <Stat label="Lag" value={missing ? "–" : count(group?.lag ?? 0)} note={missing ? "no such group" : group?.lag ? `oldest ${duration(group.lagMs)}` : "caught up"} />
         <Stat label="In flight" value={count(group?.inflight ?? 0)} note={`${count(held.data?.waitingTotal ?? 0)} in backoff`} />
         <Stat label="Members" value={count(group?.members ?? 0)} />
         <Stat label="Done up to" value={count(group?.seq ?? 0)} />

@@ -35,6 +35,13 @@ pub struct AuthConfig {
     pub default_scopes: Vec<String>,
 }
 
+impl AuthConfig {
+    /// Whether no token is needed. Then the hub must listen on loopback only.
+    pub fn is_open(&self) -> bool {
+        self.static_token.is_none() && self.jwt_secret.is_none() && self.jwks_url.is_none()
+    }
+}
+
 impl Default for AuthConfig {
     fn default() -> Self {
         Self {

@@ -190,6 +190,15 @@ impl Policy {
         rules.iter().any(|rule| rule.effect == Effect::Allow && rule.action.is_none_or(|this| this == action))
     }
 
+    /// Whether `action` is allowed on `**` and nothing is taken away from it.
+    pub fn allows_everywhere(&self, action: Action) -> bool {
+        let Some(rules) = &self.rules else { return true };
+        let mut about = rules.iter().filter(|rule| rule.action.is_none_or(|this| this == action));
+        let everywhere = |rule: &Rule| rule.topics.iter().any(|pattern| pattern.as_str() == "**");
+        let first = about.find(|rule| rule.effect == Effect::Deny || everywhere(rule));
+        first.is_some_and(|rule| rule.effect == Effect::Allow && rule.groups == Groups::Any)
+    }
+
     /// Whether a subscription to `selector` may be made. A topic is checked at once; a pattern is accepted however wide
     /// it is, and every topic that it matches has to pass [`allows`](Self::allows) before it is delivered or named.
     pub fn allows_selector(&self, action: Action, selector: &Selector, group: Option<&Group>) -> bool {

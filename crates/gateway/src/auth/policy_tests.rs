@@ -125,6 +125,27 @@ fn an_empty_list_of_groups_means_every_group() {
 }
 
 #[test]
+fn an_action_is_allowed_everywhere_by_a_rule_for_everything_that_no_deny_precedes() {
+    for (rules, expected) in [
+        (r#"{"effect":"allow","action":"admin","topics":["**"]}"#, true),
+        (r#"{"effect":"allow","action":"*","topics":["a", "**"]}"#, true),
+        (r#"{"effect":"allow","action":"admin","topics":["a.**"]}"#, false),
+        (r#"{"effect":"allow","action":"publish","topics":["**"]}"#, false),
+        (
+            r#"{"effect":"deny","action":"publish","topics":["a"]},{"effect":"allow","action":"*","topics":["**"]}"#,
+            true,
+        ),
+        (r#"{"effect":"deny","action":"*","topics":["a"]},{"effect":"allow","action":"*","topics":["**"]}"#, false),
+        (r#"{"effect":"allow","action":"*","topics":["**"]},{"effect":"deny","action":"*","topics":["a"]}"#, true),
+        ("", false),
+    ] {
+        let policy = Policy::parse(&format!(r#"{{"rules":[{rules}]}}"#)).expect("a policy");
+        assert_eq!(policy.allows_everywhere(Action::Admin), expected, "{rules}");
+    }
+    assert!(Policy::wide_open().allows_everywhere(Action::Admin));
+}
+
+#[test]
 fn a_denied_topic_leaves_its_dead_letters_to_the_next_rule() {
     let policy = Policy::parse(
         r#"{"rules":[{"effect":"deny","action":"*","topics":["a"]},

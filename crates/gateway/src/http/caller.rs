@@ -10,6 +10,7 @@ use promethean_event::{Code, Group, Topic};
 
 use super::Query;
 use crate::Hub;
+use crate::audit::Slot;
 use crate::auth::{Action, Identity};
 use crate::listener::Quota;
 use crate::rejection::Rejection;
@@ -19,6 +20,8 @@ use crate::ws::origin;
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
+    /// For what the audit log is to say of the request.
+    pub(crate) audit: Slot,
 }
 
 impl FromRequestParts<Arc<Hub>> for Caller {
@@ -33,7 +36,9 @@ impl FromRequestParts<Arc<Hub>> for Caller {
         }
         from_own_page(&parts.headers, hub)?;
         let identity = hub.auth.authenticate(bearer(&parts.headers)).await?;
-        Ok(Self { identity })
+        let audit = parts.extensions.get::<Slot>().cloned().unwrap_or_default();
+        audit.is(identity.sub.as_deref());
+        Ok(Self { identity, audit })
     }
 }
 
@@ -55,6 +60,17 @@ impl Caller {
     /// Checks that the operator's view shows `topic`.
     pub(crate) fn must_see(&self, topic: &Topic) -> Result<(), Rejection> {
         if self.sees(topic) { Ok(()) } else { Err(Rejection::forbidden(Action::Subscribe, topic.as_str())) }
+    }
+
+    /// Whether payloads of `topic` may be shown: `subscribe` for every group, or `admin`.
+    pub(crate) fn reads(&self, topic: &Topic) -> bool {
+        let policy = &self.identity.policy;
+        policy.allows(Action::Subscribe, topic, None) || policy.allows(Action::Admin, topic, None)
+    }
+
+    /// Checks that payloads of `topic` may be shown.
+    pub(crate) fn must_read(&self, topic: &Topic) -> Result<(), Rejection> {
+        if self.reads(topic) { Ok(()) } else { Err(Rejection::forbidden(Action::Subscribe, topic.as_str())) }
     }
 
     /// Whether the operator's view shows `group` on `topic`.

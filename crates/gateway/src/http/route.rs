@@ -6,8 +6,8 @@ use axum::Router;
 use axum::routing::MethodRouter;
 
 use super::cors;
-use crate::Hub;
 use crate::rejection::{method_not_allowed, not_found};
+use crate::{Hub, audit};
 
 /// A route: what it is to the router and what it is to its users.
 pub(crate) struct Route {
@@ -65,7 +65,7 @@ impl Param {
 pub(crate) fn build(routes: &'static [Route], hub: Arc<Hub>) -> Router {
     let router = with_routes(Router::new(), routes);
     let router = router.fallback(not_found).method_not_allowed_fallback(method_not_allowed);
-    cors::around(router, &hub).with_state(hub)
+    audit::around(cors::around(router, &hub), &hub).with_state(hub)
 }
 
 /// Adds the routes of a table.

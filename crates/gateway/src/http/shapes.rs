@@ -47,7 +47,7 @@ const OBJECTS: &[(&str, &str)] = &[
         "topic: text, group: text, dryRun: flag, before: Place, after: Place, lagBefore: n, lagAfter: n, again: n, \
          skipped: n, new?: flag",
     ),
-    ("Lag", "topic: text, group: text, lastCursor: Cursor|null, tail: id|null, lagMs: n, lag: n"),
+    ("Lag", "topic: text, group: text, lastCursor: Cursor|null, tail: id|null, lagMs: n|null, lag: n|null"),
     ("KeysPage", "topic: text, at?: n, complete?: flag, entries: {Event}, next?: text"),
     ("DeadTopics", "topics: [DeadTopic]"),
     ("DeadTopic", "topic: text, letters: n, lastTs?: n, groups?: [DeadGroup], foreign?: n, counted?: n"),

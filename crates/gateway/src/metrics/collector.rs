@@ -70,6 +70,19 @@ impl OfGroup {
     }
 }
 
+impl Scrape {
+    /// Keeps the series for whose topic, and group where they have one, `shown` says so.
+    pub(super) fn retain(&mut self, shown: impl Fn(&str, Option<&str>) -> bool) {
+        for of_topics in [&mut self.published, &mut self.store_bytes] {
+            of_topics.retain(|(topic, _)| shown(topic, None));
+        }
+        for of_groups in [&mut self.ws_inflight, &mut self.group_lag] {
+            of_groups.retain(|((topic, group), _)| shown(topic, Some(group)));
+        }
+        self.groups.retain(|group| shown(&group.topic, Some(&group.group)));
+    }
+}
+
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let out = &mut encoder;

@@ -1,7 +1,8 @@
 //! `GET /event` and `GET /causality`: one event, what led to it, and what followed from it.
 //!
 //! Upwards goes by id. Downwards, the events appended after it are read, at most [`SCANNED`] over all topics, and only
-//! those that name a cause are kept. An event that the caller may not see is as good as not there.
+//! those that name a cause are kept. An event that the caller may not see is as good as not there; one that it may see and
+//! not read (its rule names groups) is `forbidden` by its own id, and left out elsewhere.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use promethean_event::{Code, Event, EventId, Millis, Seq, Topic};
-use promethean_store::ReadMax;
+use promethean_store::{Place, ReadMax};
 use serde::Serialize;
 
 use super::topics;
@@ -30,7 +31,7 @@ struct Causality {
 
 pub(super) async fn event(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
     let id = required_id(&query)?;
-    find(&hub, &caller, id).await?.map(|event| json_body(&event)).ok_or_else(unknown)
+    required(&hub, &caller, id).await.map(|event| json_body(&event))
 }
 
 fn required_id(query: &Query) -> Result<EventId, Rejection> {
@@ -41,12 +42,23 @@ fn unknown() -> Rejection {
     Rejection::new(Code::UnknownId, "no event has this id")
 }
 
+/// The event that the request is about.
+async fn required(hub: &Hub, caller: &Caller, id: EventId) -> Result<Event, Rejection> {
+    let place = locate(hub, id).await?.filter(|place| caller.sees(&place.topic)).ok_or_else(unknown)?;
+    caller.must_read(&place.topic)?;
+    event_at(hub, &place.topic, place.seq).await?.ok_or_else(unknown)
+}
+
+/// An event beside it; `None` also if its payload may not be shown.
 async fn find(hub: &Hub, caller: &Caller, id: EventId) -> Result<Option<Event>, Rejection> {
-    let place = hub.bus.store().locate(&[id]).await.map_err(unreadable)?.pop().flatten();
-    match place.filter(|place| caller.sees(&place.topic)) {
+    match locate(hub, id).await?.filter(|place| caller.reads(&place.topic)) {
         None => Ok(None),
         Some(place) => event_at(hub, &place.topic, place.seq).await,
     }
+}
+
+async fn locate(hub: &Hub, id: EventId) -> Result<Option<Place>, Rejection> {
+    Ok(hub.bus.store().locate(&[id]).await.map_err(unreadable)?.pop().flatten())
 }
 
 pub(super) async fn causality(
@@ -56,7 +68,7 @@ pub(super) async fn causality(
 ) -> Result<Response, Rejection> {
     let id = required_id(&query)?;
     let limit = query.limit(200, 1_000)?;
-    let root = find(&hub, &caller, id).await?.ok_or_else(unknown)?;
+    let root = required(&hub, &caller, id).await?;
     let mut found = Found { limit, events: vec![root.clone()], missing: Vec::new(), complete: true };
     up(&hub, &caller, &root, &mut found).await?;
     down(&hub, &caller, &root, &mut found).await?;
@@ -105,7 +117,7 @@ async fn up(hub: &Hub, caller: &Caller, root: &Event, found: &mut Found) -> Resu
 async fn down(hub: &Hub, caller: &Caller, root: &Event, found: &mut Found) -> Result<(), Rejection> {
     let mut effects: HashMap<EventId, Vec<(Topic, Seq)>> = HashMap::new();
     let mut left = SCANNED;
-    for topic in topics::visible(hub, caller).await? {
+    for topic in topics::visible(hub, caller).await?.into_iter().filter(|topic| caller.reads(topic)) {
         let mut next = if topic == root.topic { root.seq + 1 } else { first_since(hub, &topic, root.appended).await? };
         while left > 0 {
             let read = hub.bus.store().read(&topic, next, ReadMax::events(left.min(1_000))).await;

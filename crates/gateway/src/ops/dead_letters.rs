@@ -155,9 +155,9 @@ fn origin(topic: Topic) -> Result<Topic, Rejection> {
     }
 }
 
-/// Whether the caller may see the letters of `topic`.
+/// Whether the caller may see the letters of `topic`, which have its payloads.
 fn sees(caller: &Caller, topic: &Topic) -> bool {
-    caller.sees(&topic.dead_letter()) || caller.identity.policy.allows(Action::Admin, topic, None)
+    caller.reads(&topic.dead_letter()) || caller.identity.policy.allows(Action::Admin, topic, None)
 }
 
 pub(super) async fn dead_letters(

@@ -191,16 +191,18 @@ struct Lag {
     group: Group,
     last_cursor: Option<Cursor>,
     tail: Option<EventId>,
-    lag_ms: u64,
-    lag: u64,
+    lag_ms: Option<u64>,
+    lag: Option<u64>,
 }
 
 pub(super) async fn lag(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
     let (topic, group) = query.topic_and_group()?;
     caller.must_see_group(&topic, &group)?;
     let lag = hub.bus.lag(&topic, &group).await?;
-    let lag_ms = millis(lag.age);
-    Ok(json_body(&Lag { topic, group, last_cursor: lag.cursor, tail: lag.tail, lag_ms, lag: lag.events }))
+    // Without a position on the topic there is nothing to be behind.
+    let behind = lag.cursor.is_some().then_some((lag.events, millis(lag.age)));
+    let (events, lag_ms) = behind.unzip();
+    Ok(json_body(&Lag { topic, group, last_cursor: lag.cursor, tail: lag.tail, lag_ms, lag: events }))
 }
 
 pub(super) fn millis(duration: Duration) -> u64 {

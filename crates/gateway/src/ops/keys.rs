@@ -32,7 +32,7 @@ pub(super) async fn latest_by_key(
     query: Query,
 ) -> Result<Response, Rejection> {
     let topic = query.topic()?;
-    caller.must_see(&topic)?;
+    caller.must_read(&topic)?;
     // A key may be empty: what is given counts, also where it is the empty text.
     let (keys, after) = (query.all("key")?, query.once("after")?);
     if keys.len() > MOST_NAMED {

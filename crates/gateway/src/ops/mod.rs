@@ -30,7 +30,7 @@ use axum::routing::{delete, get, post, put};
 
 use crate::http::{Caller, Param, Route, cors, document, healthz, json_body, readyz, shared_routes, with_routes};
 use crate::rejection::method_not_allowed;
-use crate::{Hub, dashboard, metrics, ws};
+use crate::{Hub, audit, dashboard, metrics, ws};
 
 pub use about::{About, Addresses};
 pub(crate) use dead_counts::Counts as DeadCounts;
@@ -51,7 +51,8 @@ pub fn router_with_http(hub: Arc<Hub>) -> Router {
 
 fn finish(router: Router<Arc<Hub>>, hub: Arc<Hub>) -> Router {
     let router = router.fallback(dashboard::file).method_not_allowed_fallback(method_not_allowed);
-    ws::in_front_of(cors::around(router, &hub).with_state(Arc::clone(&hub)), hub)
+    let router = audit::around(cors::around(router, &hub), &hub);
+    ws::in_front_of(router.with_state(Arc::clone(&hub)), hub)
 }
 
 /// What a port serves that is the ops port and no other.

@@ -86,7 +86,10 @@ pub(super) async fn seek(
     let new = state.is_none();
     let (again, skipped) = state.zip(info).map_or((0, 0), |(state, info)| difference(&state, &info, after.seq));
     let (lag_before, before) = (before.events, place(before.cursor));
-    if !dry_run {
+    if dry_run {
+        caller.audit.changes_nothing();
+    } else {
+        caller.audit.changed(&before, &after);
         let (from, to, sub) = (before.seq, after.seq, caller.identity.sub.as_deref());
         tracing::info!(%topic, %group, from, to, sub, "the group's cursor was moved");
     }

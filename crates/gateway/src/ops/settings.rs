@@ -176,6 +176,7 @@ pub(super) async fn change(
         store.set_settings(&topic, after.clone()).await.map_err(failed)?;
         tracing::info!(%topic, sub = caller.identity.sub, "the topic's settings were changed");
     }
+    caller.audit.changed(Shown::of(topic.clone(), before), Shown::of(topic.clone(), after.clone()));
     Ok(json_body(&Shown::of(topic, after)))
 }
 

@@ -108,6 +108,10 @@ impl Registered<'_> {
         self.connection.id
     }
 
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.connection.peer
+    }
+
     pub(super) fn set_sub(&self, sub: Option<String>) {
         *self.connection.sub.lock() = sub;
     }

@@ -19,6 +19,7 @@ use sha1::{Digest, Sha1};
 
 use super::{origin, session};
 use crate::Hub;
+use crate::audit::Client;
 use crate::http::bearer;
 use crate::listener::{Peer, Stream};
 use crate::rejection::{Rejection, error_response};
@@ -75,6 +76,7 @@ async fn upgrade(hub: Arc<Hub>, mut request: Request) -> Response {
     if hub.drain.has_begun() {
         return Rejection::shutting_down().into_response();
     }
+    let client = Client { peer: request.extensions().get::<Peer>().map(|peer| peer.0), via: "ws", sub: None };
     let headers = request.headers();
     if request.method() != Method::GET {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "a WebSocket begins with GET");
@@ -87,23 +89,32 @@ async fn upgrade(hub: Arc<Hub>, mut request: Request) -> Response {
     };
     if !origin::is_allowed(headers, &hub.config.allowed_origins, hub.auth.is_open()) {
         let message = "this origin may not connect; add it to allowed_origins";
-        return Rejection::new(Code::Forbidden, message).into_response();
+        let rejection = Rejection::new(Code::Forbidden, message);
+        hub.audit.forbidden(client, &rejection);
+        return rejection.into_response();
     }
     let offers_protocol = has_token(headers, header::SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
     let identity = if let Some(origin) = headers.get(RELAY) {
         match hub.auth.authenticate_relay(bearer(headers), origin.to_str().unwrap_or_default()) {
             Ok(identity) => Some(identity),
-            Err(refusal) => return Rejection::from(refusal).into_response(),
+            Err(refusal) => {
+                hub.audit.authenticated(client, Err(&refusal));
+                return Rejection::from(refusal).into_response();
+            }
         }
     } else if hub.auth.is_open() {
         hub.auth.authenticate(None).await.ok()
     } else {
         match bearer(headers) {
             None => None,
-            Some(token) => match hub.auth.authenticate(Some(token)).await {
-                Ok(identity) => Some(identity),
-                Err(refusal) => return Rejection::from(refusal).into_response(),
-            },
+            Some(token) => {
+                let result = hub.auth.authenticate(Some(token)).await;
+                hub.audit.authenticated(client, result.as_ref());
+                match result {
+                    Ok(identity) => Some(identity),
+                    Err(refusal) => return Rejection::from(refusal).into_response(),
+                }
+            }
         }
     };
     let peer = request.extensions().get::<Peer>().map_or(SocketAddr::from(([0, 0, 0, 0], 0)), |peer| peer.0);

@@ -15,6 +15,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use promethean_bus::{Bus, BusOptions, Limits};
 use promethean_event::{Event, Millis, Topic};
+use promethean_gateway::audit::Audit;
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::{Intake, Listener};
@@ -37,6 +38,7 @@ pub(crate) struct Setup {
     pub(crate) auth: AuthConfig,
     pub(crate) quotas: Quotas,
     pub(crate) edge: EdgeConfig,
+    pub(crate) audit: Audit,
     /// The engine; the memory one if left out.
     pub(crate) store: Option<Arc<dyn Store>>,
 }
@@ -56,7 +58,9 @@ impl Setup {
         };
         let bus = Bus::new(self.store.unwrap_or_else(|| Arc::new(Memory::new())), options);
         let auth = Authenticator::new(&self.auth).expect("a configuration");
-        let hub = Arc::new(Hub::new(bus, auth, self.quotas, self.edge));
+        let mut hub = Hub::new(bus, auth, self.quotas, self.edge);
+        hub.audit = self.audit;
+        let hub = Arc::new(hub);
         let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
         let addr = listener.local_addr();
         tokio::spawn(listener.serve(router(Arc::clone(&hub)), Intake::new(100, None), hub.drain.watch()));

@@ -97,8 +97,8 @@ fn query(args: &GroupArgs) -> [(&'static str, String); 2] {
 }
 
 fn missing(args: &GroupArgs) -> Failure {
-    let remedy = "its first subscriber makes it; promethean group list shows those there are";
-    Failure::new(Exit::NotFound, format!("there is no group {} on {}: {remedy}", args.group, args.topic))
+    let remedy = "its first subscriber creates it; promethean group list shows those there are";
+    Failure::new(Exit::NotFound, format!("no such group: {} on {}; {remedy}", args.group, args.topic))
 }
 
 #[derive(Deserialize)]

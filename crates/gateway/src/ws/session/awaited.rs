@@ -83,8 +83,14 @@ impl<'h> Core<'h> {
         self.joining = false;
         match awaited {
             Awaited::Told(answer) => self.outbox.text(|out| out.extend_from_slice(&answer)),
-            Awaited::Auth { result: Err(refusal), corr, .. } => self.error(corr.as_ref(), &Rejection::from(refusal)),
+            Awaited::Auth { result: Err(refusal), corr, .. } => {
+                self.hub.audit.authenticated(self.client(), Err(&refusal));
+                self.error(corr.as_ref(), &Rejection::from(refusal));
+            }
             Awaited::Auth { result: Ok(identity), quiet, corr } => {
+                if !self.hub.auth.is_open() {
+                    self.hub.audit.authenticated(self.client(), Ok(&identity));
+                }
                 if corr.is_some() || !self.quiet {
                     let exp = identity.exp.map(|exp| exp.0 / 1000);
                     let sub = identity.sub.as_deref();
@@ -158,6 +164,7 @@ impl<'h> Core<'h> {
             let message =
                 format!("the subscription to {}{of_group} has ended: the renewed token does not allow it", about.topic);
             self.outbox.text(|out| write::error(out, None, Code::Forbidden, &message, detail));
+            self.hub.audit.forbidden(self.client(), &Rejection::new(Code::Forbidden, message));
         }
     }
 

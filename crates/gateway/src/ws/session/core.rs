@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 use promethean_bus::{Given, Inbox, SubscriptionId};
+use promethean_event::Code;
 use promethean_event::frame::{Corr, Op, write};
 use tokio::time::Instant;
 
@@ -20,6 +21,7 @@ use super::publish::Publishes;
 use super::settle::Settles;
 use super::subscriptions::Subscriptions;
 use crate::Hub;
+use crate::audit::Client;
 use crate::auth::{Identity, Policy};
 use crate::limits::ConnectionQuota;
 use crate::rejection::Rejection;
@@ -237,6 +239,12 @@ impl<'h> Core<'h> {
         self.settles.quiet = quiet;
     }
 
+    /// The client as the audit log names it.
+    pub(super) fn client(&self) -> Client<'_> {
+        let sub = self.identity.as_ref().and_then(|identity| identity.sub.as_deref());
+        Client { peer: Some(self.registered.peer()), via: "ws", sub }
+    }
+
     /// Answers a frame of an immediate kind.
     pub(super) fn ok(&mut self, corr: Option<&Corr>) {
         if corr.is_some() || !self.quiet {
@@ -246,6 +254,9 @@ impl<'h> Core<'h> {
 
     /// Refuses a frame, in its place among the answers of its kind.
     pub(super) fn refuse(&mut self, op: Op, corr: Option<Corr>, rejection: Rejection) {
+        if rejection.code == Code::Forbidden {
+            self.hub.audit.forbidden(self.client(), &rejection);
+        }
         match op {
             // Before AUTH nothing waits for the bus, so every answer is in its place.
             _ if self.identity.is_none() => self.error(corr.as_ref(), &rejection),
