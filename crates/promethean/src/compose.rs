@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use promethean_bus::{Bus, BusOptions, Limits, run_compactors};
 use promethean_event::Millis;
+use promethean_gateway::audit::Audit;
 use promethean_gateway::auth::Authenticator;
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::Intake;
@@ -149,6 +150,10 @@ pub(crate) async fn hub(config: &Config, opened: &Opened, ws: SocketAddr) -> Res
     let quotas = Quotas::new(config.conn_rate, config.topic_rate);
     let mut hub = Hub::new(bus, auth, quotas, config.edge.clone());
     hub.tracer = tracer(config)?;
+    if let Some(path) = &config.audit_log {
+        let refused = |error| Failure::usage(format!("audit_log: {} cannot be opened: {error}", path.display()));
+        hub.audit = Audit::to_file(path).map_err(refused)?;
+    }
     if let Engine::Log { dir, .. } = &config.engine {
         hub.about.set_data_dir(dir.clone());
     }

@@ -122,7 +122,13 @@ fn config_show_tells_origins_and_hides_secrets() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = "http_port = 1\nallowed_origins = [\"https://a\"]\n[topics.\"a.b\"]\nretentionDays = 3\n";
     std::fs::write(dir.path().join("promethean.toml"), file).expect("written");
-    let secrets = [("WS_TOKEN", "canary"), ("JWT_SECRET", "canary"), ("MONGO_URL", "mongodb://u:canary@h")];
+    let secrets = [
+        ("WS_TOKEN", "canary"),
+        ("JWT_SECRET", "canary"),
+        ("MONGO_URL", "mongodb://u:canary@h"),
+        ("JWT_JWKS_URL", "https://idp.example/keys?key=canary"),
+        ("PROMETHEAN_OTLP_ENDPOINT", "http://u:canary@127.0.0.1:1"),
+    ];
     let text = promethean_in(dir.path(), &secrets, &["config", "show", "--ops-port", "2"]);
     let text = stdout(&text);
     for line in [
@@ -132,7 +138,9 @@ fn config_show_tells_origins_and_hides_secrets() {
         "ws_token = \"[redacted]\" # $WS_TOKEN",
         "allowed_origins = [\"https://a\"] # promethean.toml",
         "store = \"mongo\" # $MONGO_URL",
-        "bind = \"0.0.0.0\" # default",
+        "jwt_jwks_url = \"https://idp.example/keys?[redacted]\" # $JWT_JWKS_URL",
+        "otlp_endpoint = \"http://u:[redacted]@127.0.0.1:1\" # $PROMETHEAN_OTLP_ENDPOINT",
+        "bind = \"127.0.0.1\" # default",
         "# tls_cert # not set",
         "[topics.\"a.b\"] # promethean.toml",
         "retentionDays = 3",

@@ -298,6 +298,57 @@ fn a_port_that_is_taken_is_named_and_exits_1() {
 }
 
 #[test]
+fn a_hub_without_auth_says_so_and_names_unknown_variables() {
+    let hub = Hub::start(&[("PROMETHEAN_SYNK", "never")], &[]);
+    let said = hub.process.said();
+    let lines = |text: &str| said.lines().filter(|line| line.contains(text)).count();
+    assert_eq!((lines("auth is off"), lines("in clear text")), (1, 0), "{said}");
+    assert!(said.contains("PROMETHEAN_SYNC"), "{said}");
+    let hub = Hub::start(&[("WS_TOKEN", "token\n")], &[]);
+    assert!(hub.addr("ws").ip().is_loopback(), "{}", hub.ready);
+    let said = hub.process.said();
+    assert!(!said.contains("auth is off") && !said.contains("in clear text"), "{said}");
+    assert!(said.contains("white space at the ends of a secret is ignored"), "{said}");
+}
+
+#[test]
+fn the_first_line_of_the_log_says_what_this_hub_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, audit) = (dir.path().join("data"), dir.path().join("audit"));
+    let args =
+        ["--store", "log", "--data-dir", data.to_str().expect("text"), "--audit-log", audit.to_str().expect("text")];
+    let hub = Hub::start(&[("WS_TOKEN", "canary"), ("PROMETHEAN_LOG_FORMAT", "json")], &args);
+    let said = hub.process.said();
+    let line = said.lines().find(|line| line.contains("the hub is up")).unwrap_or_else(|| panic!("{said}"));
+    let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    let fields = &line["fields"];
+    for (field, expected) in [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("store", "log"),
+        ("dir", data.to_str().expect("text")),
+        ("sync", "always"),
+        ("auth", "token"),
+        ("ws", &hub.addr("ws").to_string()),
+        ("ops", &hub.addr("ops").to_string()),
+    ] {
+        assert_eq!(fields[field], expected, "{line}");
+    }
+    assert_eq!((&fields["tls"], &fields["events"]), (&false.into(), &0.into()), "{line}");
+    assert!(fields["recovery_ms"].is_u64() && line["level"] == "INFO" && !said.contains("canary"), "{said}");
+    assert!(get(hub.addr("ops"), "/topics").starts_with("HTTP/1.1 401"));
+    let audited = std::fs::read_to_string(&audit).expect("written");
+    assert!(audited.contains(r#""outcome":"refused""#) && audited.contains("127.0.0.1:"), "{audited}");
+    hub.process.waits_to_say("\"audit\"");
+}
+
+#[test]
+fn an_audit_log_that_cannot_be_opened_is_a_start_up_error() {
+    let (code, said) = Process::spawn(&[], &["--audit-log", "/nowhere/audit"]).end();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("audit_log: /nowhere/audit cannot be opened"), "{said}");
+}
+
+#[test]
 fn a_certificate_that_cannot_be_read_is_named_and_exits_2() {
     let files = ["--tls-cert", "/nowhere/cert.pem", "--tls-key", "/nowhere/key.pem"];
     let (code, said) = Process::spawn(&[], &files).end();
@@ -306,10 +357,11 @@ fn a_certificate_that_cannot_be_read_is_named_and_exits_2() {
 }
 
 #[test]
-fn with_auth_it_listens_everywhere_and_secrets_are_not_logged() {
+fn with_auth_it_listens_where_bind_says_with_a_warning_and_secrets_are_not_logged() {
     let secrets = [("WS_TOKEN", "canary-token"), ("JWT_SECRET", "canary-secret"), ("PROMETHEAN_LOG", "trace")];
-    let hub = Hub::start(&secrets, &[]);
+    let hub = Hub::start(&secrets, &["--bind", "0.0.0.0"]);
     assert!(hub.addr("ws").ip().is_unspecified(), "{}", hub.ready);
+    assert!(hub.process.said().contains("tokens and events cross the network in clear text"), "{}", hub.process.said());
     let mut stream = TcpStream::connect(("127.0.0.1", hub.addr("http").port())).expect("connected");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     let head = "POST /publish/a HTTP/1.1\r\nhost: hub\r\nauthorization: Bearer canary-bearer\r\n\

@@ -40,6 +40,9 @@ fn address(config: &Config, ws: SocketAddr) -> Result<String, Failure> {
         return Ok(said.clone());
     }
     let ip = if ws.ip().is_unspecified() { outgoing(config)? } else { ws.ip() };
+    if ip.is_loopback() && !mongo_is_on_this_machine(config) {
+        tracing::warn!("hubs on other machines cannot reach this one: it listens on loopback; set bind, or advertise");
+    }
     let scheme = if config.tls.is_some() { "wss" } else { "ws" };
     Ok(format!("{scheme}://{}", SocketAddr::new(ip, ws.port())))
 }
@@ -55,6 +58,13 @@ fn outgoing(config: &Config) -> Result<IpAddr, Failure> {
         socket.local_addr()
     };
     any("0.0.0.0:0").or_else(|_| any("[::]:0")).map(|address| address.ip()).map_err(|_| unknown())
+}
+
+fn mongo_is_on_this_machine(config: &Config) -> bool {
+    let Engine::Mongo { url } = &config.engine else { return true };
+    let host = first_host(url.expose());
+    let name = host.as_deref().and_then(|host| host.rsplit_once(':')).map(|(name, _)| name.trim_matches(['[', ']']));
+    name.is_some_and(|name| name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()))
 }
 
 /// `HOST:PORT` of the first server in the address of a set; none where it has to be looked up.

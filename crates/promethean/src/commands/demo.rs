@@ -29,7 +29,7 @@ pub(super) fn run(args: &ConfigArgs) -> Result<(), Failure> {
     {
         dir.set_file_name("promethean-demo");
     }
-    serve::run(&config, true)
+    serve::run(&config, &layers.notes, true)
 }
 
 /// Gives the demo's topics their settings, where they have none, and starts its projector and its processes.

@@ -34,7 +34,7 @@ mod topic;
 use std::path::{Path, PathBuf};
 
 use crate::args::{Args, Command, ConfigArgs};
-use crate::config::{Config, ConfigError, File, Layers};
+use crate::config::{Config, ConfigError, File, Layers, Note};
 use crate::exit::Failure;
 
 pub(crate) use out::{failure as show, stderr_is_coloured};
@@ -47,7 +47,10 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         interrupt::watch()?;
     }
     match args.command {
-        Command::Serve(config) => serve::run(&load(&config)?.0, false),
+        Command::Serve(config) => {
+            let (config, layers) = load(&config)?;
+            serve::run(&config, &layers.notes, false)
+        }
         Command::Demo(config) => demo::run(&config),
         Command::Config(command) => config::run(command),
         Command::Token(args) => token::run(args),
@@ -81,6 +84,8 @@ fn load(args: &ConfigArgs) -> Result<(Config, Layers), ConfigError> {
     let environment = |name: &str| std::env::var_os(name);
     let mut layers = Layers::collect(&args.flags.0, &environment, find_file(args.config.as_deref())?.as_ref())?;
     let config = Config::resolve(&mut layers, &environment)?;
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    layers.notes.extend(Note::unknown_variables(names));
     Ok((config, layers))
 }
 

@@ -5,9 +5,9 @@
 //!   A second one, or a drain that takes too long, ends the process at once.
 //! - A store that fails ends the process with its reason: nothing is retried over a disk that lost something.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use promethean_gateway::drain::Drain;
 use promethean_gateway::listener::Intake;
@@ -21,7 +21,7 @@ use super::logging;
 use crate::allocator::keep_memory;
 use crate::bound::Bound;
 use crate::compose::{self, Opened};
-use crate::config::Config;
+use crate::config::{Config, Engine, Note};
 use crate::exit::{Exit, Failure};
 use crate::notify::Notify;
 use crate::outbox;
@@ -34,9 +34,11 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 const OUTBOX_DEADLINE: Duration = Duration::from_millis(1_250);
 
 /// Runs the hub to its end; `demo`: with the demo's processes and page.
-pub(super) fn run(config: &Config, demo: bool) -> Result<(), Failure> {
+pub(super) fn run(config: &Config, notes: &[Note], demo: bool) -> Result<(), Failure> {
     keep_memory();
     start_logging(config)?;
+    notes.iter().for_each(Note::log);
+    warn_of_weak_auth(config);
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     let ended = runtime.block_on(serve(config, demo));
@@ -47,20 +49,19 @@ pub(super) fn run(config: &Config, demo: bool) -> Result<(), Failure> {
 
 async fn serve(config: &Config, demo: bool) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    if config.auth.jwt_secret.as_ref().is_some_and(|secret| secret.expose().len() < 32) {
-        tracing::warn!("jwt_secret is shorter than 32 bytes: it can be guessed from one token; use a longer one");
-    }
     let tls = match &config.tls {
         Some((cert, key)) => Some(Tls::open(cert, key).map_err(Failure::usage)?),
         None => None,
     };
     // Recovery and a MongoDB that does not answer take their time, and nothing is promised yet.
+    let opening = Instant::now();
     let opened = tokio::select! {
         opened = compose::open_store(config) => opened?,
         () = signals.end() => return Ok(()),
     };
     let store = Arc::clone(&opened.store);
-    let ended = serve_over(config, demo, opened, tls, &mut signals).await;
+    let found = Found { took: opening.elapsed(), events: events(store.as_ref()).await };
+    let ended = serve_over(config, demo, (opened, found), tls, &mut signals).await;
     if ended.is_err() {
         // The listeners could not be opened, or the store failed: close what can be closed.
         let _ = tokio::time::timeout(CLOSE_DEADLINE, store.close()).await;
@@ -71,7 +72,7 @@ async fn serve(config: &Config, demo: bool) -> Result<(), Failure> {
 async fn serve_over(
     config: &Config,
     demo: bool,
-    opened: Opened,
+    (opened, found): (Opened, Found),
     tls: Option<Tls>,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
@@ -97,12 +98,15 @@ async fn serve_over(
         // A stop takes twice the grace at most.
         outbox::start(outbox, store, &hub, OUTBOX_DEADLINE / 2)
     });
+    tell_the_start(config, addresses, store.name(), found);
     say(&ready);
     let notify = Notify::from(&|name| std::env::var_os(name));
     notify.ready(&ready);
     notify.keep_watchdog();
     if demo {
         say(&super::demo::where_to_look(config, addresses));
+    } else if std::io::stdout().is_terminal() {
+        say(&where_to_look(config, addresses));
     }
 
     let failed = loop {
@@ -171,11 +175,82 @@ fn say(ready: &str) {
     }
 }
 
+/// What opening the store took, and the events in it.
+#[derive(Clone, Copy)]
+struct Found {
+    took: Duration,
+    /// `None` where counting them would take a while.
+    events: Option<u64>,
+}
+
+async fn events(store: &dyn Store) -> Option<u64> {
+    if store.name() == "mongo" {
+        return None;
+    }
+    let mut events = 0;
+    for topic in store.topics().await.ok()? {
+        events += store.info(&topic).await.ok()?.map_or(0, |info| info.events);
+    }
+    Some(events)
+}
+
+/// The line about everything that decides how this hub behaves.
+fn tell_the_start(config: &Config, Addresses { ws, http, ops }: Addresses, store: &str, found: Found) {
+    let (dir, sync) = match &config.engine {
+        Engine::Log { dir, sync, .. } => (Some(dir.display()), sync.to_string()),
+        Engine::Memory => (None, "never".to_owned()),
+        Engine::Mongo { .. } => (None, "majority".to_owned()),
+    };
+    let Found { took, events } = found;
+    let recovery_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"), store, dir = dir.map(tracing::field::display), sync, auth = auth_mode(config),
+        %ws, %http, %ops, tls = config.tls.is_some(), recovery_ms, events, "the hub is up"
+    );
+}
+
+/// How clients authenticate: `open`, or `token`, `jwt_secret`, `jwks`, joined where there are several.
+fn auth_mode(config: &Config) -> String {
+    let auth = &config.auth;
+    let modes = [
+        (auth.static_token.is_some(), "token"),
+        (auth.jwt_secret.is_some(), "jwt_secret"),
+        (auth.jwks_url.is_some(), "jwks"),
+    ];
+    let modes: Vec<&str> = modes.into_iter().filter(|(set, _)| *set).map(|(_, name)| name).collect();
+    if modes.is_empty() { "open".to_owned() } else { modes.join("+") }
+}
+
+/// The addresses to click, for a person at a terminal.
+fn where_to_look(config: &Config, Addresses { ws, http, ops }: Addresses) -> String {
+    let secure = if config.tls.is_some() { "s" } else { "" };
+    format!(
+        "dashboard  http{secure}://{ops}/\n\
+         publish    http{secure}://{http}/publish/TOPIC\n\
+         websocket  ws{secure}://{ws}"
+    )
+}
+
 fn reload(tls: Option<&Tls>) {
     match tls.map(Tls::reload) {
         None => tracing::info!("SIGHUP: nothing to read again without TLS"),
         Some(Ok(())) => tracing::info!("the TLS certificate was read again"),
         Some(Err(error)) => tracing::error!(%error, "the old TLS certificate goes on"),
+    }
+}
+
+fn warn_of_weak_auth(config: &Config) {
+    if config.auth.jwt_secret.as_ref().is_some_and(|secret| secret.expose().len() < 32) {
+        tracing::warn!("jwt_secret is shorter than 32 bytes: it can be guessed from one token; use a longer one");
+    }
+    if config.auth.is_open() {
+        tracing::info!(
+            "auth is off: every process on this machine may do everything; set WS_TOKEN, JWT_SECRET or JWT_JWKS_URL"
+        );
+    } else if config.is_readable_on_the_network() {
+        tracing::warn!(
+            "tokens and events cross the network in clear text; set tls_cert and tls_key, or bind to loopback behind a proxy with TLS"
+        );
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::ConfigError;
+use super::note::Note;
 use super::setting::{SETTINGS, Setting};
 
 /// Where a value was said. Later ones win.
@@ -29,6 +30,15 @@ impl Origin {
             Origin::Flag(_) => 3,
         };
         rank(self) > rank(other)
+    }
+
+    /// Names the place of the setting `name`: the flag, the variable, or file and key.
+    pub(crate) fn of(&self, name: &str) -> String {
+        match self {
+            Origin::Flag(_) | Origin::Variable(_) => self.to_string(),
+            Origin::File(path) => format!("{}: {name}", path.display()),
+            Origin::Default => name.to_owned(),
+        }
     }
 }
 
@@ -64,6 +74,8 @@ pub(crate) struct File {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Layers {
     said: BTreeMap<&'static str, Said>,
+    /// Warnings about what was said.
+    pub(crate) notes: Vec<Note>,
     pub(crate) topics: toml::Table,
     pub(crate) file: Option<PathBuf>,
 }
@@ -81,14 +93,16 @@ impl Layers {
         for setting in SETTINGS {
             let variables = [setting.seed.map(str::to_owned), Some(setting.variable())];
             for name in variables.into_iter().flatten() {
-                // An empty variable is as good as none: `WS_TOKEN= promethean serve`.
-                let Some(value) = environment(&name).filter(|value| !value.is_empty()) else { continue };
+                let Some(value) = environment(&name) else { continue };
+                // An empty variable is unset, except where that would open the hub.
+                if value.is_empty() && !setting.must_have_text() {
+                    continue;
+                }
                 let text = value.into_string().map_err(|_| ConfigError::new(&name, "is not UTF-8"))?;
-                layers.said.insert(setting.name, Said { text, origin: Origin::Variable(name) });
+                layers.put(setting, Said { text, origin: Origin::Variable(name) })?;
             }
             if let Some(text) = flags.get(setting.name) {
-                let said = Said { text: text.clone(), origin: Origin::Flag(setting.flag()) };
-                layers.said.insert(setting.name, said);
+                layers.put(setting, Said { text: text.clone(), origin: Origin::Flag(setting.flag()) })?;
             }
             if let Some(default) = setting.default {
                 let default = || Said { text: default.to_owned(), origin: Origin::Default };
@@ -100,7 +114,7 @@ impl Layers {
 
     fn from_file(file: &File) -> Result<Self, ConfigError> {
         let at = |reason: String| ConfigError::new(&file.path.display().to_string(), reason);
-        let table: toml::Table = file.text.parse().map_err(|error: toml::de::Error| at(error.to_string()))?;
+        let table: toml::Table = file.text.parse().map_err(|error| at(syntax(&file.text, &error)))?;
         let mut layers = Self { file: Some(file.path.clone()), ..Self::default() };
         for (key, value) in table {
             if key == "topics" {
@@ -125,8 +139,24 @@ impl Layers {
     fn say(&mut self, file: &File, key: &str, value: &toml::Value) -> Result<(), ConfigError> {
         let at = |reason: String| ConfigError::new(&file.path.display().to_string(), reason);
         let setting = Setting::named(key).ok_or_else(|| at(unknown(key)))?;
-        let text = text_of(value).map_err(|reason| at(format!("{key}: {reason}")))?;
-        self.said.insert(setting.name, Said { text, origin: Origin::File(file.path.clone()) });
+        let text = text_of(setting, value).map_err(|reason| at(format!("{key}: {reason}")))?;
+        self.put(setting, Said { text, origin: Origin::File(file.path.clone()) })
+    }
+
+    /// Puts a value in. White space at the ends of a secret is no part of it; an empty secret is refused.
+    fn put(&mut self, setting: &'static Setting, mut said: Said) -> Result<(), ConfigError> {
+        if setting.must_have_text() {
+            let trimmed = said.text.trim();
+            let at = || said.origin.of(setting.name);
+            if trimmed.is_empty() {
+                return Err(ConfigError::new(&at(), "is set but empty; give it a value, or leave it out"));
+            }
+            if trimmed.len() < said.text.len() {
+                self.notes.push(Note::Trimmed { at: at() });
+                said.text = trimmed.to_owned();
+            }
+        }
+        self.said.insert(setting.name, said);
         Ok(())
     }
 
@@ -141,27 +171,43 @@ impl Layers {
     }
 }
 
-fn text_of(value: &toml::Value) -> Result<String, String> {
-    match value {
-        toml::Value::String(text) => Ok(text.clone()),
-        toml::Value::Integer(number) => Ok(number.to_string()),
-        toml::Value::Boolean(yes) => Ok(yes.to_string()),
-        toml::Value::Array(list) => {
+/// Where and why TOML cannot be read, without its text: the line may hold a secret.
+fn syntax(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let (line, column) =
+        (before.matches('\n').count() + 1, before.chars().rev().take_while(|c| *c != '\n').count() + 1);
+    format!("line {line}, column {column}: {}", error.message().replace('\n', "; "))
+}
+
+fn text_of(setting: &Setting, value: &toml::Value) -> Result<String, String> {
+    match (setting.value, value) {
+        ("LIST", toml::Value::Array(list)) => {
             let items = list.iter().map(|item| match item {
                 toml::Value::String(text) if !text.contains(',') => Ok(text.as_str()),
                 _ => Err("a list holds strings without commas".to_owned()),
             });
             Ok(items.collect::<Result<Vec<_>, _>>()?.join(","))
         }
-        _ => Err("must be a string, a whole number, true or false, or a list of strings".into()),
+        ("PORT" | "N" | "SIZE", toml::Value::Integer(number)) => Ok(number.to_string()),
+        ("BOOL", toml::Value::Boolean(yes)) => Ok(yes.to_string()),
+        ("LIST", _) => Err("must be a list of strings, such as [\"a\", \"b\"]".into()),
+        ("PORT" | "N", _) => Err("must be a whole number without quotes".into()),
+        ("BOOL", _) => Err("must be true or false without quotes".into()),
+        (_, toml::Value::String(text)) => Ok(text.clone()),
+        ("SIZE", _) => Err("must be a size, such as 1048576 or \"1MiB\"".into()),
+        _ => Err("must be text in quotes".into()),
     }
 }
 
 fn unknown(key: &str) -> String {
-    let known = SETTINGS.iter().map(|setting| setting.name).chain(["topics"]);
-    let nearest = known.map(|name| (strsim::jaro_winkler(key, name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
-    match nearest {
-        Some((likeness, name)) if likeness > 0.8 => format!("unknown key {key:?}; did you mean {name}?"),
-        _ => format!("unknown key {key:?}; `promethean config default` lists what there is"),
+    match nearest(key, SETTINGS.iter().map(|setting| setting.name).chain(["topics"])) {
+        Some(name) => format!("unknown key {key:?}; did you mean {name}?"),
+        None => format!("unknown key {key:?}; `promethean config default` lists what there is"),
     }
+}
+
+/// The known name that is most like `name`, if any is.
+pub(super) fn nearest<T: AsRef<str>>(name: &str, known: impl Iterator<Item = T>) -> Option<T> {
+    let rated = known.map(|known| (strsim::jaro_winkler(name, known.as_ref()), known));
+    rated.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.8).map(|(_, known)| known)
 }

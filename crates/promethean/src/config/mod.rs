@@ -1,6 +1,7 @@
 //! The validated configuration: typed, complete, and consistent, or an error that names the setting.
 
 mod layers;
+mod note;
 #[cfg(test)]
 mod reference;
 mod setting;
@@ -23,6 +24,7 @@ use promethean_store::log::Sync;
 use crate::outbox::{OutboxConfig, Place};
 
 pub(crate) use layers::{Environment, File, Layers, Origin, Said};
+pub(crate) use note::Note;
 pub(crate) use setting::{SETTINGS, Setting};
 pub(crate) use units::{bytes, duration};
 
@@ -77,6 +79,7 @@ pub(crate) struct Config {
     pub(crate) topic_rate: Option<Rate>,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
+    pub(crate) audit_log: Option<PathBuf>,
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) topics: BTreeMap<Topic, TopicSettings>,
     pub(crate) outbox: Option<OutboxConfig>,
@@ -101,8 +104,7 @@ impl Config {
         if advertise.as_ref().is_some_and(|url| !url.starts_with("ws://") && !url.starts_with("wss://")) {
             return Err(read.wrong("advertise", "must begin with ws:// or wss://, e.g. ws://10.0.0.5:8090"));
         }
-        let open = auth.static_token.is_none() && auth.jwt_secret.is_none() && auth.jwks_url.is_none();
-        let ip = read.bind(open)?;
+        let ip = read.bind(auth.is_open())?;
         let tls = match (read.text("tls_cert"), read.text("tls_key")) {
             (Some(cert), Some(key)) => Some((cert.into(), key.into())),
             (None, None) => None,
@@ -140,23 +142,21 @@ impl Config {
             topic_rate: read.rate("topic_rate", "topic_burst")?,
             log: read.text("log").unwrap_or("info").to_owned(),
             log_format,
+            audit_log: read.text("audit_log").map(PathBuf::from),
             otlp_endpoint: read.text("otlp_endpoint").map(str::to_owned),
-            topics: topics::parse(&layers.topics)?,
+            topics: topics::parse(&layers.topics, layers.file.as_deref())?,
             outbox: read.outbox()?,
         };
         // Checks the address of the keys and the default scopes.
         Authenticator::new(&config.auth).map_err(|error| read.wrong(error.setting, error.reason))?;
         config.engine = engine(layers, environment)?;
-        layers.infer_if_unset("bind", ip.to_string());
         Ok(config)
     }
-}
 
-impl Layers {
-    fn infer_if_unset(&mut self, name: &'static str, text: String) {
-        if self.get(name).is_none_or(|said| said.text.is_empty()) {
-            self.infer(name, Said { text, origin: Origin::Default });
-        }
+    /// Whether tokens and events cross the network in clear text.
+    pub(crate) fn is_readable_on_the_network(&self) -> bool {
+        let everywhere = [self.ws, self.http, self.ops];
+        self.tls.is_none() && everywhere.iter().any(|address| !address.ip().is_loopback())
     }
 }
 
@@ -171,13 +171,8 @@ impl<'a> Reader<'a> {
 
     fn wrong(&self, name: &str, reason: impl Into<String>) -> ConfigError {
         match self.0.get(name) {
-            Some(Said { origin: origin @ (Origin::Flag(_) | Origin::Variable(_)), .. }) => {
-                ConfigError::new(&origin.to_string(), reason)
-            }
-            Some(Said { origin: Origin::File(path), .. }) => {
-                ConfigError::new(&format!("{}: {name}", path.display()), reason)
-            }
-            _ => ConfigError::new(name, reason),
+            Some(said) => ConfigError::new(&said.origin.of(name), reason),
+            None => ConfigError::new(name, reason),
         }
     }
 
@@ -264,9 +259,7 @@ impl<'a> Reader<'a> {
 
     fn bind(&self, open: bool) -> Result<IpAddr, ConfigError> {
         let ip = match self.text("bind") {
-            None if open => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            None => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            None | Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
             Some(text) => text.trim_start_matches('[').trim_end_matches(']').parse().map_err(|_| {
                 self.wrong("bind", format!("{text:?} is no IP address; write 127.0.0.1, 0.0.0.0 or ::"))
             })?,

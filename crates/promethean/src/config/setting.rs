@@ -37,6 +37,11 @@ impl Setting {
         self.value == "BOOL"
     }
 
+    /// Whether an empty value is an error: taken as unset, it would open the hub or have it use another store.
+    pub(crate) fn must_have_text(&self) -> bool {
+        self.secret || self.name == "jwt_jwks_url"
+    }
+
     pub(crate) fn named(name: &str) -> Option<&'static Setting> {
         SETTINGS.iter().find(|setting| setting.name == name)
     }
@@ -74,8 +79,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         LISTEN,
         "bind",
         "ADDR",
-        None,
-        "The address to listen on. Without auth always loopback; with auth 0.0.0.0 unless set",
+        Some("127.0.0.1"),
+        "The address to listen on, e.g. 0.0.0.0 for every address; needs auth beyond loopback",
     ),
     seeded("WS_PORT", plain(LISTEN, "ws_port", "PORT", Some("8090"), "WebSocket port; 0 picks one, equal ports share")),
     seeded("HTTP_PORT", plain(LISTEN, "http_port", "PORT", Some("8081"), "HTTP port; 0 picks one")),
@@ -191,6 +196,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain(LIMITS, "topic_burst", "N", Some("0"), "Events at once that one topic takes; 0: as many as topic_rate"),
     plain(WATCH, "log", "FILTER", Some("info"), "What goes to stderr: error, warn, info, debug, trace, or per module"),
     plain(WATCH, "log_format", "FORMAT", Some("text"), "text or json"),
+    plain(
+        WATCH,
+        "audit_log",
+        "FILE",
+        None,
+        "Appends the lines of the log target audit to this file too, as NDJSON: who was let in or refused, what operators changed",
+    ),
     plain(WATCH, "metrics_max_series", "N", Some("10000"), "Most label sets of the metrics; others count under _other"),
     plain(WATCH, "metrics_public", "BOOL", Some("false"), "Whether /metrics needs no token"),
     plain(

@@ -45,7 +45,13 @@ fn every_setting_has_a_flag_a_variable_and_a_key() {
         let environment = |name: &str| (name == setting.variable()).then(|| OsString::from(format!("{text} ")));
         let layers = Layers::collect(&BTreeMap::new(), &environment, None).expect("collected");
         assert_eq!(layers.get(setting.name).expect("said").origin, Origin::Variable(setting.variable()));
-        let file = File { path: "f".into(), text: format!("{} = \"x\"", setting.name) };
+        let value = match setting.value {
+            "LIST" => "[\"x\"]",
+            "PORT" | "N" | "SIZE" => "1",
+            "BOOL" => "true",
+            _ => "\"x\"",
+        };
+        let file = File { path: "f".into(), text: format!("{} = {value}", setting.name) };
         let layers = Layers::collect(&BTreeMap::new(), &|_| None, Some(&file)).expect("collected");
         assert_eq!(layers.get(setting.name).expect("said").origin, Origin::File("f".into()));
     }
@@ -88,15 +94,93 @@ fn without_auth_the_hub_is_on_loopback_and_refuses_anything_else() {
 }
 
 #[test]
-fn with_auth_the_hub_is_on_every_address_unless_told_otherwise() {
+fn with_auth_too_the_hub_is_on_loopback_unless_told_otherwise() {
     for auth in [("WS_TOKEN", "t"), ("JWT_SECRET", "s"), ("JWT_JWKS_URL", "http://127.0.0.1:1/k")] {
-        let (config, _) = resolve(&[], &[auth], "").expect("good");
-        assert!(config.ws.ip().is_unspecified(), "{auth:?}");
-        let (config, _) = resolve(&[("bind", "127.0.0.1")], &[auth], "").expect("good");
-        assert!(config.ws.ip().is_loopback(), "{auth:?}");
+        let (config, layers) = resolve(&[], &[auth], "").expect("good");
+        assert!([config.ws, config.http, config.ops].iter().all(|addr| addr.ip().is_loopback()), "{auth:?}");
+        assert_eq!(layers.get("bind").expect("a default").origin, Origin::Default);
+        assert!(!config.is_readable_on_the_network());
+        let (config, _) = resolve(&[("bind", "0.0.0.0")], &[auth], "").expect("good");
+        assert!(config.ws.ip().is_unspecified() && config.is_readable_on_the_network(), "{auth:?}");
+        let (config, _) = resolve(&[("bind", "::")], &[auth], "tls_cert = \"c\"\ntls_key = \"k\"").expect("good");
+        assert!(!config.is_readable_on_the_network());
     }
-    let empty = resolve(&[], &[("WS_TOKEN", "")], "").expect("good").0;
-    assert!(empty.auth.static_token.is_none() && empty.ws.ip().is_loopback(), "an empty token is no auth");
+}
+
+#[test]
+fn a_secret_that_is_set_and_empty_is_refused_by_its_name() {
+    for setting in SETTINGS.iter().filter(|setting| setting.secret || setting.name == "jwt_jwks_url") {
+        for empty in ["", " \n"] {
+            let variable = setting.seed.map_or_else(|| setting.variable(), str::to_owned);
+            let why = refused(&[], &[(&variable, empty)], "");
+            assert!(why.starts_with(&format!("${variable}: is set but empty")), "{why}");
+            let why = refused(&[], &[], &format!("{} = {empty:?}", setting.name));
+            assert!(why.starts_with(&format!("promethean.toml: {}: is set but empty", setting.name)), "{why}");
+            let why = refused(&[(setting.name, empty)], &[], "");
+            assert!(why.starts_with(&format!("--{}: is set but empty", setting.flag())), "{why}");
+        }
+    }
+    assert!(refused(&[], &[("WS_TOKEN", "")], "ws_token = \"t\"").contains("$WS_TOKEN"), "also beside a full one");
+}
+
+#[test]
+fn white_space_at_the_ends_of_a_secret_is_no_part_of_it() {
+    let (config, layers) = resolve(&[], &[("WS_TOKEN", "to ken\n")], "jwt_secret = \"\\t secret\"").expect("good");
+    assert!(config.auth.static_token.expect("a token").equals("to ken"));
+    assert!(config.auth.jwt_secret.expect("a secret").equals("secret"));
+    let at = |at: &str| Note::Trimmed { at: at.to_owned() };
+    assert_eq!(layers.notes, [at("promethean.toml: jwt_secret"), at("$WS_TOKEN")]);
+    assert!(resolve(&[], &[("WS_TOKEN", "token")], "").expect("good").1.notes.is_empty());
+}
+
+#[test]
+fn a_value_of_the_wrong_type_in_the_file_is_an_error_for_every_setting() {
+    for setting in SETTINGS {
+        let (right, wrong): (&str, &[&str]) = match setting.value {
+            "LIST" => ("[\"a\"]", &["\"a\"", "1", "true", "[1]", "1.5", "{ a = 1 }"]),
+            "PORT" | "N" => ("1", &["\"1\"", "[1]", "true", "1.5", "{ a = 1 }"]),
+            "BOOL" => ("true", &["\"true\"", "1", "[true]", "{ a = 1 }"]),
+            "SIZE" => ("\"1MiB\"", &["[1]", "true", "1.5", "{ a = 1 }"]),
+            _ => ("\"x\"", &["[\"canary\"]", "1", "true", "1.5", "{ a = 1 }", "2026-11-19"]),
+        };
+        let layers = |value: &str| {
+            let file = File { path: "f".into(), text: format!("{} = {value}", setting.name) };
+            Layers::collect(&BTreeMap::new(), &|_| None, Some(&file)).map_err(|error| error.to_string())
+        };
+        layers(right).expect(setting.name);
+        for wrong in wrong {
+            let why = layers(wrong).expect_err(wrong);
+            assert!(why.starts_with(&format!("f: {}: ", setting.name)) && !why.contains("canary"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn a_syntax_error_tells_the_place_and_not_the_line() {
+    for (file, place) in [
+        ("jwt_secret = \"canary", "line 1, column"),
+        ("ws_port = 1\n  jwt_secret = canary\n", "line 2, column"),
+        ("ws_token = \"canary\"\nws_token = \"canary\"\n", "line 2, column"),
+        ("ws_token = \"canary\\q\"", "line 1, column"),
+        ("ws_token = \"canary\" canary", "line 1, column"),
+        ("canary", "line 1, column"),
+        ("ws_token = 'canary\n'", "line 2, column"),
+    ] {
+        let why = refused(&[], &[], file);
+        assert!(why.starts_with(&format!("promethean.toml: {place}")), "{why}");
+        assert!(!why.replace("key `canary`", "").contains("canary") && !why.contains('\n'), "{why}");
+    }
+}
+
+#[test]
+fn an_unknown_variable_of_the_hubs_is_noted_with_the_nearest_name() {
+    let notes = |names: &[&str]| Note::unknown_variables(names.iter().map(|&name| name.to_owned()));
+    let known = SETTINGS.iter().map(Setting::variable);
+    assert!(Note::unknown_variables(known).is_empty());
+    assert!(notes(&["PROMETHEAN_URL", "PROMETHEAN_TOKEN", "PROMETHEAN_PORT_8090_TCP", "WS_PROT"]).is_empty());
+    let said: Vec<String> = notes(&["PROMETHEAN_WS_PROT", "PROMETHEAN_SYNK"]).iter().map(ToString::to_string).collect();
+    assert!(said[0].contains("$PROMETHEAN_WS_PROT") && said[0].contains("mean PROMETHEAN_WS_PORT?"), "{said:?}");
+    assert!(said[1].contains("mean PROMETHEAN_SYNC?"), "{said:?}");
 }
 
 #[test]
@@ -173,7 +257,8 @@ fn bad_values_are_refused_where_they_were_said() {
         (&[], &[], "max_event_bytes = \"10\"", "between 1KiB and 1GiB"),
         (&[], &[], "max_frame_bytes = \"2KiB\"", "max_event_bytes"),
         (&[], &[], "tls_cert = \"c\"", "tls_key"),
-        (&[], &[], "metrics_public = \"perhaps\"", "neither true nor false"),
+        (&[], &[], "metrics_public = \"true\"", "true or false without quotes"),
+        (&[("metrics_public", "perhaps")], &[], "", "neither true nor false"),
         (&[], &[], "log_format = \"xml\"", "text nor json"),
         (&[], &[], "ws_port = 1.5", "whole number"),
         (&[], &[], "default_scopes = [\"read:a\"]", "read:a"),

@@ -1,12 +1,14 @@
 //! The `[topics."name"]` tables: what is kept of a topic, and how it is spread.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use promethean_event::Topic;
 use promethean_store::{Compaction, Retention, SnapshotJob, SnapshotTargets, TopicSettings};
 use serde::Deserialize;
 
+use super::layers::nearest;
 use super::{ConfigError, units};
 
 /// A topic's table as it is written. The seeds' `retentionDays` and `compaction` work.
@@ -40,27 +42,54 @@ enum Size {
     Text(String),
 }
 
-pub(crate) fn parse(tables: &toml::Table) -> Result<BTreeMap<Topic, TopicSettings>, ConfigError> {
+/// The keys of a topic's table.
+const KEYS: &[&str] = &[
+    "partitions",
+    "max_age",
+    "retention_days",
+    "retentionDays",
+    "max_bytes",
+    "max_events",
+    "compaction",
+    "tombstone_grace",
+    "snapshot",
+    "snapshot_topic",
+    "snapshotTopic",
+    "snapshot_interval",
+    "intervalMs",
+    "snapshot_keys",
+    "batchKeys",
+    "max_event_bytes",
+];
+
+/// Reads the tables of `file`.
+pub(crate) fn parse(tables: &toml::Table, file: Option<&Path>) -> Result<BTreeMap<Topic, TopicSettings>, ConfigError> {
+    let place = |name: &str| match file {
+        Some(file) => format!("{}: topics.{name:?}", file.display()),
+        None => format!("topics.{name:?}"),
+    };
     let mut topics = BTreeMap::new();
     for (name, table) in tables {
-        let at = |reason: String| ConfigError::new(&format!("topics.{name:?}"), reason);
+        let at = |reason: String| ConfigError::new(&place(name), reason);
         let topic = Topic::parse(name).map_err(|invalid| at(invalid.to_string()))?;
         if !table.is_table() {
             return Err(at("must be a table of settings, [topics.\"name\"]".to_owned()));
         }
+        if let Some(key) = table.as_table().and_then(|table| table.keys().find(|key| !KEYS.contains(&key.as_str()))) {
+            let likely = nearest(key, KEYS.iter()).map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+            return Err(at(format!("unknown key {key:?}{likely}")));
+        }
         let table: Table = table.clone().try_into().map_err(|error: toml::de::Error| {
             let culprit =
                 table.as_table().and_then(|table| table.iter().find(|(name, value)| alone(name, value).is_err()));
-            // An unknown one is named already.
-            let named = culprit.filter(|(name, _)| !error.message().contains(name.as_str()));
-            at(named.map_or_else(String::new, |(name, _)| format!("{name}: ")) + error.message())
+            at(culprit.map_or_else(String::new, |(name, _)| format!("{name}: ")) + error.message())
         })?;
         let settings = settings(&topic, table).map_err(at)?;
         topics.insert(topic, settings);
     }
     let targets = SnapshotTargets::new(&topics);
     for topic in topics.keys() {
-        targets.check(topic).map_err(|reason| ConfigError::new(&format!("topics.{:?}", topic.as_str()), reason))?;
+        targets.check(topic).map_err(|reason| ConfigError::new(&place(topic.as_str()), reason))?;
     }
     Ok(topics)
 }
@@ -143,7 +172,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<BTreeMap<Topic, TopicSettings>, ConfigError> {
-        parse(&text.parse::<toml::Table>().expect("toml"))
+        parse(&text.parse::<toml::Table>().expect("toml"), Some(Path::new("f.toml")))
     }
 
     #[test]
@@ -193,10 +222,24 @@ mod tests {
     }
 
     #[test]
+    fn every_key_of_the_list_is_one_of_the_table_and_every_one_of_the_table_is_listed() {
+        let refused = |key: &str| alone(key, &toml::Value::Boolean(true)).err().map(|error| error.message().to_owned());
+        for key in KEYS {
+            assert!(!refused(key).is_some_and(|why| why.contains("unknown field")), "{key}");
+        }
+        let expected = refused("no_such_key").expect("refused");
+        for name in expected.split('`').skip(3).step_by(2) {
+            assert!(KEYS.contains(&name), "{name} is missing: {expected}");
+        }
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_and_named() {
         for (text, named) in [
             ("[\"a b\"]\npartitions = 1", "a b"),
-            ("[a]\npartition = 1", "partition"),
+            ("[a]\npartition = 1", "f.toml: topics.\"a\": unknown key \"partition\"; did you mean partitions?"),
+            ("[a]\nmaxage = \"1d\"", "did you mean max_age?"),
+            ("[a]\nzzz = 1", "unknown key \"zzz\""),
             ("[a]\ncompaction = \"yes\"", "compaction: invalid type"),
             ("[a]\npartitions = 3\nretentionDays = 1.5", "retentionDays: invalid type"),
             ("[a]\npartitions = 0", "partitions"),

@@ -18,6 +18,7 @@ fn the_unit_starts_the_hub_with_flags_that_it_has() {
     shell::arguments(&words).expect("the binary takes it");
     assert_eq!((words[0].as_str(), words[1].as_str(), start.len()), ("/usr/local/bin/promethean", "serve", 1));
     assert_eq!(of_unit("Type"), ["notify"]);
+    assert_eq!(of_unit("LimitCORE"), ["0"], "a core dump holds tokens and events");
     assert_eq!(of_unit("ExecReload"), ["/bin/kill -HUP $MAINPID"]);
     assert_eq!(of_unit("RestartPreventExitStatus"), [(crate::exit::Exit::Usage as u8).to_string()]);
     // Every line is a comment, a heading, or a key with its value; the same key twice only where systemd adds up.
@@ -29,7 +30,15 @@ fn the_unit_starts_the_hub_with_flags_that_it_has() {
         assert!(key == "SystemCallFilter" || !keys.contains(&key), "{key} is there twice");
         keys.push(key);
     }
-    for key in ["NoNewPrivileges", "ProtectSystem", "ProtectHome", "PrivateTmp", "SystemCallFilter", "WatchdogSec"] {
+    for key in [
+        "NoNewPrivileges",
+        "ProtectSystem",
+        "ProtectHome",
+        "PrivateTmp",
+        "SystemCallFilter",
+        "WatchdogSec",
+        "MemoryMax",
+    ] {
         assert!(keys.contains(&key), "{key}");
     }
 }
@@ -60,10 +69,16 @@ fn the_image_starts_the_hub_and_asks_for_its_health_with_arguments_that_it_has()
     let file = read("deploy/Dockerfile");
     let user = file.lines().rfind(|line| line.starts_with("USER ")).expect("a user");
     assert!(!user.contains("root") && !user.starts_with("USER 0"), "{user}");
-    let variables = file.lines().filter_map(|line| line.strip_prefix("ENV ")?.split('=').next());
-    for variable in variables {
+    let words = file.lines().filter_map(|line| line.strip_prefix("ENV ")).flat_map(|line| line.split(' '));
+    let variables = words.filter_map(|word| word.split_once('=')).filter(|(name, _)| name.starts_with("PROMETHEAN_"));
+    let variables: Vec<(&str, &str)> = variables.collect();
+    for (variable, _) in &variables {
         shell::known_variable(variable).expect("the hub reads it");
     }
+    let token = ("WS_TOKEN", "a-long-random-token");
+    let (config, _) = configuration("", &[&variables[..], &[token]].concat()).expect("good");
+    assert!(config.ws.ip().is_unspecified(), "its ports are reached from outside the container");
+    configuration("", &variables).expect_err("without a token it does not start");
 }
 
 #[test]
@@ -128,6 +143,8 @@ fn no_example_holds_a_secret_and_every_variable_of_the_example_environment_is_re
         }
     }
     let environment = read("deploy/environment.example");
+    let set = environment.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+    configuration("", &set.collect::<Vec<_>>()).expect("it starts as it is");
     let lines = environment.lines().map(|line| line.trim_start_matches("# ")).filter(|line| line.contains('='));
     let names: Vec<&str> = lines.filter_map(|line| line.split('=').next()).collect();
     for name in &names {
