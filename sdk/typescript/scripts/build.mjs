@@ -15,6 +15,7 @@ await build({
   entryPoints: [`${root}src/index.ts`],
   outfile: `${root}dist/sdk.js`,
   bundle: true, minify: true, format: "esm", target: "es2022", legalComments: "none",
-  mangleProps: /^_/,
+  mangleProps: /^_/, dropLabels: ["NODE"], charset: "utf8",
+  tsconfigRaw: { compilerOptions: { target: "ES2022", useDefineForClassFields: false } }, // shorter
 });
 for (const name of ["LICENSE-MIT", "LICENSE-APACHE"]) copyFileSync(`${root}../../${name}`, `${root}${name}`);

@@ -1,15 +1,37 @@
 // The client: publishing and subscriptions over one link.
-import { PromError } from "./error.js";
+import { now, pause } from "./clock.js";
+import { closed, PromError } from "./error.js";
 import { uuidv7 } from "./id.js";
-import { Link, MOST_MS, type Frame } from "./link.js";
-import { Subscription, type Handler } from "./subscription.js";
+import { Link, type Frame, type Loose } from "./link.js";
+import { insideHandler, Subscription, type Handler } from "./subscription.js";
 import type {
-  AnyTopics, CallOptions, ClientOptions, EventOptions, Pattern, PayloadOf, PublishOptions, Published, State,
-  SubscribeOptions, TopicMap,
+  AnyTopics, CallOptions, ClientOptions, Derived, EventOptions, Mapped, Pattern, PayloadOf, PublishOptions, Published, Sendable,
+  State, SubscribeOptions, TopicMap,
 } from "./types.js";
 
 type Name<M> = keyof M & string;
 type Group = string | null | undefined;
+type Selector<M> = Name<M> | Pattern | Derived<M>;
+/** One address, or several hubs of a cluster: the next one is tried when a connection fails. */
+export type Address = string | URL | readonly (string | URL)[];
+
+function addresses(given: Address): string[] {
+  return (Array.isArray(given) ? given : [given]).map((one) => {
+    let url: URL | undefined;
+    try { url = new URL(one, globalThis.location?.href); } catch {}
+    if (!url || !/^wss?:$/.test(url.protocol)) throw new TypeError(`${one} is no WebSocket address; write ws://host:8090`);
+    return url.href;
+  });
+}
+
+/** Returns the error of an option that would stop everything without a word. */
+function wrong(options: object, ...names: string[]): Error | undefined {
+  for (const name of names) {
+    const value = (options as Record<string, unknown>)[name];
+    if (value !== undefined && !(Number(value) >= 1)) return new RangeError(`${name} is ${value}, but must be at least 1`);
+  }
+  return undefined;
+}
 
 const keyOf = (topic: string, group: Group) => `${topic}::${group ?? ""}`;
 
@@ -19,45 +41,68 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
   private _link: Link;
   private _subs = new Map<string, Subscription>();
 
-  /** `new PromClient(url, token)` as in the seed, or with options. Connects with the first call. */
-  constructor(url: string | URL, token?: string | ClientOptions) {
+  /** Takes one address or several, and a token or options. Connects with the first call. */
+  constructor(url: Address, token?: string | ClientOptions) {
     const subs = this._subs;
-    this._link = new Link(String(url), typeof token === "string" ? { token } : token ?? {}, {
+    const options = typeof token === "string" ? { token } : token ?? {};
+    const error = wrong(options, "window", "maxQueue", "maxQueueBytes", "pingMs");
+    if (error) throw error;
+    this._link = new Link(addresses(url), options, {
       _up: () => subs.forEach((sub) => sub._up()),
       _down: () => subs.forEach((sub) => sub._down()),
       _failed: (error) => subs.forEach((sub) => sub._fail(error)),
       _wanted: () => subs.size > 0,
-      _frame: (frame) => this._frame(frame),
+      _frame: (frame, text) => this._frame(frame, text),
     });
   }
 
   get state(): State {
-    return this._link.state;
+    return this._link._state;
   }
 
   /** Resolves once connected and authenticated. Optional: `publish` and `subscribe` connect by themselves. */
   connect(): Promise<void> {
-    return this._link.connect();
+    return this._link._mind(this._link._connect());
+  }
+
+  /**
+   * For programs that know of a sleep or a network that is back: dials at once instead of waiting out the back-off, or
+   * finds out in a few seconds whether the connection is still there. Browsers' events call it by themselves.
+   */
+  resumeNow(): void {
+    this._link._resume();
   }
 
   /**
    * Publishes and waits until the hub has stored it. Sent again with the same id after a lost connection, so that it
    * is stored once however often that happens.
    */
-  publish<K extends Name<M>>(topic: K, payload: M[K], opts?: PublishOptions): Promise<Published>;
-  publish<P>(this: PromClient<AnyTopics>, topic: string, payload: P, opts?: PublishOptions): Promise<Published>;
-  async publish(topic: string, payload: unknown, { signal, timeoutMs, ...opts }: PublishOptions = {}): Promise<Published> {
+  publish<K extends Name<M>>(topic: K, payload: Mapped<M, K>, opts?: PublishOptions): Promise<Published>;
+  publish<P>(this: PromClient<AnyTopics>, topic: string, payload: P & Sendable<P>, opts?: PublishOptions): Promise<Published>;
+  publish(topic: string, payload: unknown, opts?: PublishOptions): Promise<Published> {
+    return this._link._mind(this._one(topic, { payload }, undefined, opts));
+  }
+
+  /** Publishes a payload that is JSON text already; it is stored as it is, byte for byte. */
+  publishRaw(topic: Name<M>, text: string, opts?: PublishOptions): Promise<Published> {
+    return this._link._mind(this._one(topic, {}, text, opts));
+  }
+
+  private async _one(topic: string, fields: object, text: string | undefined, { signal, timeoutMs, ...opts }: PublishOptions = {}): Promise<Published> {
+    if (text !== undefined) JSON.parse(text); // throws: the text would end the frame early, or spoil it
     opts.id ??= uuidv7();
-    const frame = await this._publish({ op: "PUBLISH", topic, payload, opts }, { signal, timeoutMs }, opts.id);
+    const frame = await this._publish({ op: "PUBLISH", topic, ...fields, opts }, { signal, timeoutMs }, [opts.id], text);
     return { id: frame.id, seq: frame.seq, ...(frame.duplicate ? { duplicate: true } : {}) };
   }
 
   /** Publishes all or none, in this order. */
-  async publishBatch<K extends Name<M>>(
-    topic: K, events: ({ payload: M[K] } & EventOptions)[], { signal, timeoutMs }: CallOptions = {},
-  ): Promise<Published[]> {
+  publishBatch<K extends Name<M>>(topic: K, events: ({ payload: M[K] & Sendable<M[K]> } & EventOptions)[], opts?: CallOptions): Promise<Published[]> {
+    return this._link._mind(this._batch(topic, events, opts));
+  }
+
+  private async _batch(topic: string, events: ({ payload: unknown } & EventOptions)[], { signal, timeoutMs }: CallOptions = {}): Promise<Published[]> {
     const list = events.map((event) => ({ ...event, id: event.id ?? uuidv7() }));
-    const { ids, seqs, duplicates = [] } = await this._publish({ op: "PUBLISH", topic, events: list }, { signal, timeoutMs }, list[0]?.id);
+    const { ids, seqs, duplicates = [] } = await this._publish({ op: "PUBLISH", topic, events: list }, { signal, timeoutMs }, list.map((event) => event.id));
     return ids.map((id: string, i: number) => ({ id, seq: seqs[i], ...(duplicates.includes(i) && { duplicate: true }) }));
   }
 
@@ -65,10 +110,10 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
    * With a handler: resolves when the hub has accepted; every event runs through the handler, is acked when that is
    * through and nacked when it throws. Without: an async iterable of deliveries. Without a group: an ephemeral tail.
    */
-  subscribe<K extends Name<M> | Pattern>(
+  subscribe<K extends Selector<M>>(
     topic: K, group: Group, handler: Handler<PayloadOf<M, K>>, opts?: SubscribeOptions,
   ): Promise<Subscription<PayloadOf<M, K>>>;
-  subscribe<K extends Name<M> | Pattern>(topic: K, group?: Group, opts?: SubscribeOptions): Subscription<PayloadOf<M, K>>;
+  subscribe<K extends Selector<M>>(topic: K, group?: Group, opts?: SubscribeOptions): Subscription<PayloadOf<M, K>>;
   subscribe<P>(
     this: PromClient<AnyTopics>, topic: string, group: Group, handler: Handler<P>, opts?: SubscribeOptions,
   ): Promise<Subscription<P>>;
@@ -76,74 +121,78 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
     const handler = typeof last === "function" ? last : undefined;
     const options = (handler ? more : (last as SubscribeOptions | undefined)) ?? {};
     const key = keyOf(topic, group);
-    const error = this.state === "closed" ? new PromError("closed", "the client was closed")
-      : this._subs.has(key) && new PromError("already_subscribed", key);
+    const error = wrong(options, "concurrency", "maxInFlight") ?? (this.state === "closed" ? closed()
+      : this._subs.has(key) && new PromError("already_subscribed", key));
     if (error) {
-      if (handler) return Promise.reject(error);
+      if (handler) return this._link._mind(Promise.reject(error));
       throw error;
     }
     const sub = new Subscription(this._link, topic, group ?? undefined, options, handler);
     this._subs.set(key, sub);
     void sub.closed.then(() => this._subs.get(key) === sub && this._subs.delete(key));
-    this._link.wake();
-    return handler ? sub.ready.then(() => sub) : sub;
+    this._link._wake();
+    return handler ? this._link._mind(sub.ready.then(() => sub)) : sub;
   }
 
   /** Ends a subscription. */
-  async unsubscribe(topic: string, group?: Group): Promise<void> {
+  unsubscribe(topic: string, group?: Group): Promise<void> {
     const sub = this._subs.get(keyOf(topic, group));
-    if (!sub) throw new PromError("not_subscribed", keyOf(topic, group));
-    await sub.unsubscribe();
+    return this._link._mind(sub ? sub.unsubscribe() : Promise.reject(new PromError("not_subscribed", keyOf(topic, group))));
   }
 
   /** Acks by id, for handlers that handed the event on (`ack: "manual"`). */
   ack(topic: string, group: string, id: string): Promise<void> {
-    return this._settle("ACK", topic, group, { id });
+    return this._link._mind(this._settle("ACK", topic, group, { id }));
   }
 
   nack(topic: string, group: string, id: string, reason?: string): Promise<void> {
-    return this._settle("NACK", topic, group, { id, reason });
+    return this._link._mind(this._settle("NACK", topic, group, { id, reason }));
   }
 
   /** Holds an event for `extend_ms` from now. */
   modAck(topic: string, group: string, id: string, extend_ms: number): Promise<void> {
-    return this._settle("MODACK", topic, group, { id, extend_ms });
+    return this._link._mind(this._settle("MODACK", topic, group, { id, extend_ms }));
   }
 
-  /** Lets handlers and publishes finish, for at most `timeoutMs`, gives the rest back and hangs up. */
-  async close({ timeoutMs = 5_000 }: { timeoutMs?: number } = {}): Promise<void> {
-    const subs = [...this._subs.values()];
-    const until = Date.now() + timeoutMs;
-    let timer: ReturnType<typeof setTimeout>;
-    const late = new Promise<void>((resolve) => { timer = setTimeout(resolve, Math.min(timeoutMs, MOST_MS)); });
-    if (this.state === "open") await Promise.race([late, Promise.all(subs.map((sub) => (void sub.unsubscribe(), sub.closed)))]);
-    while (this._link.pending && this.state !== "idle" && Date.now() < until) await new Promise((resolve) => setTimeout(resolve, 5));
-    clearTimeout(timer!);
-    this._link.close();
+  /**
+   * Lets running handlers finish, waits until the hub has their acks and all publishes, also while the connection is away,
+   * gives back what waits, and hangs up: after `timeoutMs` (10 000) at the latest. Called by a handler before it awaits
+   * anything, it returns at once, and the rest happens when the handler has returned.
+   */
+  async close({ timeoutMs = 10_000 }: { timeoutMs?: number } = {}): Promise<void> {
+    const closing = this._close(timeoutMs);
+    if (!insideHandler()) await closing;
   }
 
-  private async _publish(frame: Frame, { signal, timeoutMs }: { [K in keyof CallOptions]: CallOptions[K] | undefined }, id?: string): Promise<Frame> {
+  private async _close(timeoutMs: number): Promise<void> {
+    const until = now() + timeoutMs;
+    if (timeoutMs > 0) this._subs.forEach((sub) => void sub.unsubscribe());
+    while ((this._subs.size || (this._link._pending && this.state !== "idle")) && now() < until) await pause(5);
+    this._link._close();
+  }
+
+  private async _publish(frame: Frame, options: Loose<CallOptions>, ids: string[], text?: string): Promise<Frame> {
     try {
-      return await this._link.call(frame, true, { ...(signal && { signal }), ...(timeoutMs !== undefined && { timeoutMs }) });
+      return await this._link._call(frame, true, options, text);
     } catch (error) {
-      if (error instanceof PromError && id) error.id = id;
+      if (error instanceof PromError && ids.length) Object.assign(error, { id: ids[0], ids });
       throw error;
     }
   }
 
   private async _settle(op: string, topic: string, group: string, fields: object): Promise<void> {
-    await this._link.connect();
-    await this._link.call({ op, topic, group, ...fields });
+    await this._link._connect();
+    await this._link._call({ op, topic, group, ...fields });
     if (op !== "MODACK") this._subs.get(keyOf(topic, group))?._forget((fields as { id: string }).id);
   }
 
-  private _frame(frame: Frame): void {
+  private _frame(frame: Frame, text: string): void {
     const sub = frame.topic === undefined ? undefined : this._subs.get(keyOf(frame.topic, frame.group));
-    if (frame.op === "EVENT") sub?._deliver([frame as any]);
-    else if (frame.op === "EVENTS") sub?._deliver(frame.events);
+    const { op, events } = frame;
+    if (/^EVENT/.test(op)) sub?._deliver(events ?? [frame], text, events ? 4 : 2);
     // An ERR that names a subscription ends it, or ends it for now; a hub that shuts down closes the connection, and the
     // next one takes it up.
-    else if (frame.op === "ERR" && frame.code !== "shutting_down") sub?._end(new PromError(frame.code, frame.msg, { retryAfterMs: frame.retry_after_ms }));
+    else if (op === "ERR" && frame.code !== "shutting_down") sub?._end(new PromError(frame.code, frame.msg, { retryAfterMs: frame.retry_after_ms }));
   }
 }
 
@@ -152,10 +201,10 @@ if (Symbol.asyncDispose)
     return this.close();
   };
 
-/** The seed's other name: connects at once. */
+/** The name of the TypeScript bus: connects at once. */
 export class EventClient<M extends TopicMap = AnyTopics> extends PromClient<M> {
-  constructor(url: string | URL, token?: string | ClientOptions) {
+  constructor(url: Address, token?: string | ClientOptions) {
     super(url, token);
-    this.connect().catch(() => {}); // whoever calls next is told
+    void this.connect();
   }
 }

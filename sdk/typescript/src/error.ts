@@ -5,13 +5,14 @@ export type HubCode =
   | "bad_json" | "bad_request" | "unauthorized" | "no_token" | "bad_token" | "jwt_invalid" | "token_expired"
   | "forbidden" | "bad_topic" | "bad_id" | "duplicate_id" | "too_large" | "publish_failed" | "ack_failed"
   | "already_subscribed" | "not_subscribed" | "unknown_id" | "lease_lost" | "rate_limited" | "shutting_down"
-  | "conflict" | "not_found" | "method_not_allowed" | "limit_reached" | "store_damaged";
-/** What happens on this side of the wire. */
+  | "conflict" | "unknown_topic" | "topic_deleted" | "not_found" | "method_not_allowed" | "schema_invalid" | "limit_reached"
+  | "store_damaged";
+/** Failures on this side of the wire. */
 export type ClientCode = "timeout" | "disconnected" | "connect_failed" | "queue_full" | "closed" | "no_websocket";
 export type Code = HubCode | ClientCode;
 
-const RETRYABLE = "publish_failed ack_failed rate_limited shutting_down timeout disconnected connect_failed queue_full".split(" ");
-const AUTH = "unauthorized no_token bad_token jwt_invalid token_expired".split(" ");
+const RETRYABLE = /_failed$|^(rate_limited|shutting_down|timeout|disconnected|queue_full)$/;
+const AUTH = /^unauthorized$|token|^jwt_/;
 
 export class PromError extends Error {
   /** Matches on this; it never changes its meaning. Codes of a newer hub pass through as they are. */
@@ -22,15 +23,30 @@ export class PromError extends Error {
   readonly retryAfterMs: number | undefined;
   /** The event's id, where a publish failed: repeat it with this id. */
   id?: string;
+  /** The ids of all events of a publish that failed, in their order: repeat a batch with these. */
+  ids?: string[];
 
   constructor(code: Code, message: string, options?: { cause?: unknown; retryAfterMs?: number | undefined }) {
-    super(`${code}: ${message}`, options && "cause" in options ? { cause: options.cause } : undefined);
+    super(`${code}: ${message}`, options);
     this.name = "PromError";
     this.code = code;
-    this.retryable = RETRYABLE.includes(code);
+    this.retryable = RETRYABLE.test(code);
     this.retryAfterMs = options?.retryAfterMs;
   }
 }
 
-/** Whether the hub refused who we are, not what we asked for. */
-export const isAuthCode = (code: string): boolean => AUTH.includes(code);
+/** Whether the hub refused the token rather than the request. */
+export const isAuthCode = (code: string): boolean => AUTH.test(code);
+
+/** Returns the text of anything that was thrown, also of an object that has none. */
+export function textOf(thrown: unknown): string {
+  try {
+    const { message, code } = (thrown ?? {}) as { message?: unknown; code?: unknown };
+    return String(message || code || thrown);
+  } catch {
+    return "an error without a text";
+  }
+}
+
+export const away = (): PromError => new PromError("disconnected", "there is no connection");
+export const closed = (): PromError => new PromError("closed", "the client was closed");

@@ -2,12 +2,17 @@
 // Invariants: a publish leaves here only answered, timed out, aborted or refused; it is sent again, with the same id
 // and in the same order, after every reconnect. All other calls end with `disconnected` when the connection does. When
 // the hub closes because a frame is over its limit (1009), the largest unanswered call is that frame or larger: it ends
-// with `too_large` and is not sent again.
-import { PromError, isAuthCode, type Code } from "./error.js";
-import type { CallOptions, ClientOptions, Socket, SocketClass, State } from "./types.js";
+// with `too_large` and is not sent again. Nothing that the other side sends ends the process.
+import { limited, MOST_MS, now, within, type Timer } from "./clock.js";
+import { away, closed, PromError, isAuthCode, textOf, type Code } from "./error.js";
+import { told } from "./told.js";
+import type { CallOptions, ClientOptions, ErrorContext, Socket, SocketClass, State } from "./types.js";
 
 /** A frame of the hub; fields by `op`. */
 export type Frame = Record<string, any> & { op: string };
+
+/** Options whose values may be `undefined`. */
+export type Loose<T> = { [K in keyof T]: T[K] | undefined };
 
 interface Call {
   _corr: number;
@@ -15,10 +20,10 @@ interface Call {
   _publish: boolean;
   _resent?: boolean;
   _unknown?: boolean; // what became of it on an earlier connection
-  _done: (error: Error | undefined, frame?: Frame) => void;
+  _done: (error?: Error, frame?: Frame) => void;
 }
 
-/** Who else lives on the connection. */
+/** The other parts of the client that live on the connection. */
 export interface Listener {
   /** Authenticated and open. */
   _up(): void;
@@ -28,50 +33,63 @@ export interface Listener {
   _failed(error: Error): void;
   /** Whether it needs a connection, also where nobody calls. */
   _wanted(): boolean;
-  /** A frame that answers no call. */
-  _frame(frame: Frame): void;
+  /** A frame that answers no call, and its text. */
+  _frame(frame: Frame, text: string): void;
 }
 
-const DAY = 86_400_000;
-/** What a timer can count to; beyond, it would fire at once. */
-export const MOST_MS = 2 ** 31 - 1;
-/** A limit of time; one that no timer can count to is none. */
-const limited = (ms: number): number => (ms > MOST_MS ? 0 : ms);
+/** Limit of a token callback, and of a handshake. */
+const PATIENCE = 15_000;
+/** How long a socket of the package `ws` may take to say goodbye. */
+const GOODBYE = 1_000;
 
 export class Link {
-  state: State = "idle";
+  _state: State = "idle";
   private _socket: Socket | undefined;
   private _corr = 0;
   private _calls = new Map<number, Call>(); // sent, not answered
   private _queue: Call[] = []; // publishes that wait for a place in the window
   private _flying = 0; // publishes among _calls
+  private _size = 0; // characters of all publishes here
+  private _at = 0; // among the addresses
   private _attempt = 0;
+  private _dials = 0;
   private _refused = 0;
-  private _known = false; // a hub has let us in
+  private _known?: boolean; // a hub has let us in
   private _heard = 0;
-  private _lastError: unknown;
+  private _asked?: boolean; // a PING waits for any sign of life
+  private _cause: unknown; // what the socket, or the token callback, threw
+  private _why = "";
   private _waiters = new Set<(error?: Error) => void>();
-  private _timers: Record<string, ReturnType<typeof setTimeout>> = {};
+  private _timers: Record<string, Timer | undefined> = {};
 
-  constructor(readonly url: string, readonly options: ClientOptions, private _listener: Listener) {}
+  constructor(readonly _urls: string[], readonly _options: ClientOptions, private _listener: Listener) {}
 
-  report(error: unknown): void {
+  /** Tells about what no caller waits for: `onError`, else the console, but for what a retry mends. */
+  _report(error: unknown, context?: ErrorContext): void {
+    const { onError } = this._options;
     try {
-      this.options.onError?.(error as Error);
-    } catch {} // nobody is left to be told, and the connection has to go on
+      if (onError) onError(error as Error, context);
+      else if (!(error as PromError)?.retryable) console.error(
+        "promethean:", error, context ? `(event ${context.event.id} of ${context.topic}, attempt ${context.attempt})` : "");
+    } catch {} // there is nobody left to tell, and the connection has to continue
+  }
+
+  /** Returns a call's promise; if the caller does not await it, its failure is reported. */
+  _mind<T>(promise: Promise<T>): Promise<T> {
+    return told(promise, (error) => this._report(error));
   }
 
   /** Resolves once open and authenticated. */
-  connect(): Promise<void> {
-    if (this.state === "open") return Promise.resolve();
-    if (this.state === "closed") return Promise.reject(new PromError("closed", "the client was closed"));
-    this.wake();
-    const limit = limited(this.options.connectTimeoutMs ?? 10_000);
-    return new Promise((resolve, reject) => {
+  async _connect(): Promise<void> {
+    if (this._state === "open") return;
+    if (this._state === "closed") throw closed();
+    this._wake();
+    const limit = limited(this._options.connectTimeoutMs ?? 10_000);
+    return new Promise<void>((resolve, reject) => {
       const timer = limit && setTimeout(() => {
         this._waiters.delete(waiter);
-        if (!this._waiters.size && !this.pending && !this._listener._wanted()) this._stop("idle");
-        reject(new PromError("connect_failed", `no connection to ${this.url} within ${limit} ms`, { cause: this._lastError }));
+        this._rest();
+        reject(new PromError("connect_failed", `no connection to ${this._urls} within ${limit} ms: ${this._why}`));
       }, limit);
       const waiter = (error?: Error) => {
         clearTimeout(timer || undefined);
@@ -82,34 +100,43 @@ export class Link {
   }
 
   /** Starts dialling where nobody has yet. */
-  wake(): void {
-    if (this.state !== "idle") return;
+  _wake(): void {
+    if (this._state !== "idle") return;
     this._attempt = this._refused = 0;
     this._set("connecting");
     void this._dial();
   }
 
+  /** Stops dialling where nothing needs it; returns whether it did. */
+  private _rest(): boolean {
+    const idle = !this._waiters.size && !this._pending && !this._listener._wanted();
+    if (idle) this._stop("idle");
+    return idle;
+  }
+
   /** Publishes without an answer. */
-  get pending(): number {
+  get _pending(): number {
     return this._flying + this._queue.length;
   }
 
-  /** Sends a frame and waits for its answer. */
-  call(frame: Frame, publish = false, options: CallOptions = {}): Promise<Frame> {
+  /** Sends a frame and waits for its answer. `payload` is JSON text that goes into it as it is. */
+  _call(frame: Frame, publish = false, options: Loose<CallOptions> = {}, payload?: string): Promise<Frame> {
     const { signal } = options;
-    const timeoutMs = limited(options.timeoutMs ?? this.options.timeoutMs ?? 60_000);
-    if (this.state === "closed") return Promise.reject(new PromError("closed", "the client was closed"));
+    const { window = 256, maxQueue = 10_000, maxQueueBytes = 2 ** 26 } = this._options;
+    const timeoutMs = limited(options.timeoutMs ?? this._options.timeoutMs ?? 60_000);
+    if (this._state === "closed") return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
-    if (!publish && this.state !== "open") return Promise.reject(new PromError("disconnected", "there is no connection"));
-    const full = this.state !== "open" || this._flying >= (this.options.window ?? 256);
-    if (publish && full && this._queue.length >= (this.options.maxQueue ?? 10_000))
-      return Promise.reject(new PromError("queue_full", "too many publishes are waiting; await some of them first"));
-    const corr = ++this._corr;
+    if (!publish && this._state !== "open") return Promise.reject(away());
+    const full = this._state !== "open" || this._flying >= window;
     return new Promise((resolve, reject) => {
-      const _text = JSON.stringify({ ...frame, corr }); // throws: nothing may have begun
+      const corr = ++this._corr;
+      let _text = JSON.stringify({ ...frame, corr }); // throws: nothing may have begun
+      if (payload !== undefined) _text = `${_text.slice(0, -1)},"payload":${payload}}`;
+      if (publish && ((full && this._queue.length >= maxQueue) || (this._pending && this._size + _text.length > maxQueueBytes)))
+        return reject(new PromError("queue_full", "too many publishes wait; await some of them first"));
       const abort = () => call._done(signal!.reason);
       const timer = timeoutMs && setTimeout(() => call._done(
-        new PromError("timeout", `no answer within ${timeoutMs} ms; whether it was stored is unknown`)), timeoutMs);
+        new PromError("timeout", `no answer within ${timeoutMs} ms; the outcome is unknown`)), timeoutMs);
       const call: Call = {
         _corr: corr, _publish: publish, _text,
         _done: (error, answer) => {
@@ -117,49 +144,78 @@ export class Link {
           signal?.removeEventListener("abort", abort);
           if (this._calls.delete(corr)) publish && this._flying--;
           else this._queue = this._queue.filter((other) => other !== call);
+          if (publish) this._size -= _text.length;
           error ? reject(error) : resolve(answer!);
           this._fill();
         },
       };
       signal?.addEventListener("abort", abort);
+      if (publish) this._size += _text.length;
       if (publish && full) this._queue.push(call);
       else this._send(call);
-      if (publish) this.wake();
+      if (publish) this._wake();
     });
+  }
+
+  /** Puts something on the list that an answer, or the end of the connection, takes off it; returns its number and its end. */
+  private _await(ended: Call["_done"]): [corr: number, done: Call["_done"]] {
+    const corr = ++this._corr;
+    const _done: Call["_done"] = (error, answer) => {
+      this._calls.delete(corr);
+      ended(error, answer);
+    };
+    this._calls.set(corr, { _corr: corr, _publish: false, _text: "", _done });
+    return [corr, _done];
+  }
+
+  private _settle(error?: Error): void {
+    for (const waiter of this._waiters) waiter(error);
+    this._waiters.clear();
   }
 
   /** Sleeps; ends as a call does when the connection does, so that what follows stays on this one. */
-  sleep(ms: number): Promise<void> {
-    if (this.state !== "open") return Promise.reject(new PromError("disconnected", "there is no connection"));
-    const corr = ++this._corr;
-    return new Promise((resolve, reject) => {
-      const done = (error?: Error) => {
+  async _sleep(ms: number): Promise<void> {
+    if (this._state !== "open") throw away();
+    return new Promise<void>((resolve, reject) => {
+      const timer = setTimeout(() => done(), Math.min(ms, MOST_MS));
+      const [, done] = this._await((error) => {
         clearTimeout(timer);
-        this._calls.delete(corr);
         error ? reject(error) : resolve();
-      };
-      const timer = setTimeout(done, Math.min(ms, MOST_MS));
-      this._calls.set(corr, { _corr: corr, _publish: false, _text: "", _done: done });
+      });
     });
   }
 
-  /** No more connections; whoever still waits is told. */
-  close(): void {
+  /** No more connections; all who still wait are told. */
+  _close(): void {
     this._stop("closed");
-    this._fail(new PromError("closed", "the client was closed"));
+    this._fail(closed());
   }
 
+  /** After a sleep or a time offline: dials at once, or finds out whether the connection is still there. */
+  _resume = (): void => {
+    if ((globalThis as { document?: { hidden?: boolean } }).document?.hidden) return;
+    if (this._state === "open") {
+      if (!this._asked) this._ask();
+      this._watch(Math.min(this._every, 5_000));
+    } else if (this._state === "connecting" && (this._timers.redial || now() - this._heard > 2_000)) {
+      this._drop();
+      void this._dial();
+    }
+  };
+
   private _set(state: State): void {
-    if (this.state === state) return;
-    this.state = state;
+    if (this._state === state) return;
+    const listen = state === "idle" || state === "closed" ? "removeEventListener" : "addEventListener";
+    for (const name of ["visibilitychange", "pageshow", "online"]) (globalThis as any)[listen]?.(name, this._resume);
+    this._state = state;
     this._told(state);
   }
 
   private _told(state: State): void {
     try {
-      this.options.onState?.(state);
+      this._options.onState?.(state);
     } catch (error) {
-      this.report(error);
+      this._report(error);
     }
   }
 
@@ -170,60 +226,75 @@ export class Link {
   }
 
   private _fill(): void {
-    while (this.state === "open" && this._queue.length && this._flying < (this.options.window ?? 256)) this._send(this._queue.shift()!);
+    while (this._state === "open" && this._queue.length && this._flying < (this._options.window ?? 256)) this._send(this._queue.shift()!);
   }
 
   private _timer(name: string, ms: number, run: () => void): void {
     clearTimeout(this._timers[name]);
-    this._timers[name] = setTimeout(run, Math.min(ms, MOST_MS));
+    this._timers[name] = setTimeout(() => {
+      this._timers[name] = undefined;
+      run();
+    }, Math.min(ms, MOST_MS));
+  }
+
+  private async _token(): Promise<string | undefined> {
+    const { token } = this._options;
+    return typeof token === "function" ? within(token(), PATIENCE, "no token within 15 s") : token;
   }
 
   private async _dial(): Promise<void> {
-    let socket: Socket | undefined;
+    const mine = ++this._dials;
+    this._heard = now();
     try {
-      await null; // whoever called wake() has to be on the list before anything can fail
-      const { token } = this.options;
-      const secret = typeof token === "function" ? await token() : token;
-      const Class = await socketClass(this.options.WebSocket);
-      if (this.state !== "connecting" || this._socket) return;
-      socket = this._socket = new Class(this.url, "promethean.v1");
-      socket.onmessage = ({ data }) => this._receive(String(data));
-      socket.onclose = ({ code, reason }) => this._lost(socket, `closed with ${code}${reason ? ` ${reason}` : ""}`, code === 1009);
-      socket.onerror = (event) => { this._lastError = event?.error ?? event?.message ?? "socket error"; };
+      await null; // the caller of wake() has to be on the list before anything can fail
+      const secret = await this._token();
+      const Class = await socketClass(this._options.WebSocket);
+      if (mine !== this._dials) return;
+      const socket = this._socket = new Class(this._urls[this._at % this._urls.length]!, "promethean.v1");
+      const lost = (why: string, tooLarge?: boolean) => this._lost(socket, why, tooLarge);
+      socket.onmessage = ({ data }) => {
+        try {
+          this._receive(String(data));
+        } catch (error) {
+          this._cause = error;
+          lost(`no frame of a hub: ${String(data).slice(0, 80)}`);
+        }
+      };
+      socket.onclose = ({ code, reason }) => lost(`closed with ${code}${reason ? ` ${reason}` : ""}`, code === 1009);
+      // Node's own WebSocket tells of a refused connection by an error alone.
+      socket.onerror = (event) => {
+        this._cause = event?.error ?? event?.message ?? "socket error";
+        if (this._state !== "open") lost(textOf(this._cause));
+      };
       socket.onopen = () => this._greet(secret);
-      this._timer("dial", 15_000, () => this._lost(socket, "no handshake within 15 s"));
+      this._timer("dial", PATIENCE, () => lost("no handshake within 15 s"));
     } catch (error) {
+      if (mine !== this._dials) return;
       if (error instanceof PromError) return this._fatal(error); // no WebSocket, or the token callback gave up
-      this._lastError = error;
-      this._lost(socket, String(error));
+      this._cause = error;
+      this._lost(undefined, textOf(error), false, true);
     }
   }
 
   /** Without a token a PING finds out whether one is needed. */
   private _greet(secret: string | undefined): void {
-    const corr = ++this._corr;
-    this._calls.set(corr, {
-      _corr: corr, _publish: false, _text: "",
-      _done: (error, answer) => {
-        this._calls.delete(corr);
-        if (error) return this._refuse(error);
-        clearTimeout(this._timers.dial);
-        this._attempt = this._refused = 0;
-        this._known = true;
-        this.state = "open"; // told last: what the caller does then comes after what waited
-        this._renewAt(answer!.exp);
-        this._heard = Date.now();
-        this._watch();
-        this._listener._up();
-        for (const call of this._calls.values()) if (call._publish) {
-          call._resent = true;
-          this._socket!.send(call._text);
-        }
-        this._fill();
-        for (const waiter of this._waiters) waiter();
-        this._waiters.clear();
-        this._told("open");
-      },
+    const [corr] = this._await((error, answer) => {
+      if (error) return this._refuse(error);
+      clearTimeout(this._timers.dial);
+      this._attempt = this._refused = 0;
+      this._known = true;
+      this._state = "open"; // told last: what the caller does then comes after what waited
+      this._renewAt(answer!.exp);
+      this._heard = now();
+      this._watch();
+      this._listener._up();
+      for (const call of this._calls.values()) if (call._publish) {
+        call._resent = true;
+        this._socket!.send(call._text);
+      }
+      this._fill();
+      this._settle();
+      this._told("open");
     });
     this._socket!.send(JSON.stringify(secret === undefined ? { op: "PING", corr } : { op: "AUTH", token: secret, corr }));
   }
@@ -235,44 +306,56 @@ export class Link {
   private _refuse(error: Error): void {
     const code = (error as PromError).code;
     if (code === "disconnected") return;
-    const most = this._known && code === "jwt_invalid" ? 10 : typeof this.options.token === "function" ? 5 : 1;
+    const most = this._known && code === "jwt_invalid" ? 10 : typeof this._options.token === "function" ? 5 : 1;
     if (isAuthCode(code) && ++this._refused >= most) return this._fatal(error);
-    this.report(error);
-    this._lost(this._socket, error.message);
+    this._options.onError && this._report(error);
+    this._lost(this._socket, error.message, false, true);
   }
 
   private _renewAt(exp: unknown): void {
     clearTimeout(this._timers.renew);
-    const { token } = this.options;
+    const { token } = this._options;
     if (typeof token !== "function" || typeof exp !== "number") return;
-    const left = (exp > 1e12 ? exp : exp * 1000) - Date.now();
-    this._timer("renew", Math.min(DAY, Math.max(500, Math.min(left * 0.8, left - 5_000))), () => {
-      Promise.resolve().then(token).then((secret) => this.call({ op: "AUTH", token: secret })).then(
-        (answer) => this._renewAt(answer.exp),
-        (error) => { this.report(error); if (this.state === "open") this._renewAt(exp); },
-      );
+    const left = exp * 1000 - Date.now();
+    this._timer("renew", Math.max(500, Math.min(left * 0.8, left - 5_000)), async () => {
+      try {
+        this._renewAt((await this._call({ op: "AUTH", token: await this._token() })).exp);
+      } catch (error) {
+        this._report(error);
+        if (this._state === "open") this._renewAt(exp);
+      }
     });
   }
 
-  /** Asks after silence; gives the link up when it stays silent. */
-  private _watch(): void {
-    const every = this.options.pingMs ?? 20_000;
-    this._timer("watch", every, () => {
-      const silent = Date.now() - this._heard;
-      if (silent >= every * 2) return this._lost(this._socket, `silent for ${silent} ms`);
-      if (silent >= every * 0.9) this.call({ op: "PING" }).catch(() => {});
+  private get _every(): number {
+    return this._options.pingMs ?? 20_000;
+  }
+
+  private _ask(): void {
+    this._asked = true;
+    this._call({ op: "PING" }).catch(() => {});
+  }
+
+  /** Asks after silence; gives the link up when that had no answer, however late the timers of a hidden page run. */
+  private _watch(ms = this._every): void {
+    this._timer("watch", ms, () => {
+      // What arrived while no timer could run is read before the next one fires.
+      if (this._asked) return this._timer("watch", 0, () => this._asked
+        ? this._lost(this._socket, `silent for ${Math.round(now() - this._heard)} ms`) : this._watch());
+      if (now() - this._heard >= this._every * 0.9) this._ask();
       this._watch();
     });
   }
 
   private _receive(text: string): void {
-    this._heard = Date.now();
+    this._heard = now();
+    this._asked = false;
     const frame: Frame = JSON.parse(text);
     const call = this._calls.get(frame.corr);
     // Sent twice: that it was there already says no more than that the first try had arrived.
     if (call?._resent) frame.duplicate = frame.duplicates = undefined;
     if (frame.op === "OK") return call?._done(undefined, frame);
-    if (frame.op !== "ERR") return this._listener._frame(frame);
+    if (frame.op !== "ERR") return this._listener._frame(frame, text);
     const code = frame.code as Code;
     if (call?._publish && (code === "shutting_down" || isAuthCode(code))) {
       // It stays: the next connection sends it again.
@@ -281,41 +364,60 @@ export class Link {
     }
     const error = new PromError(code, frame.msg, { retryAfterMs: frame.retry_after_ms });
     if (call) return call._done(error);
-    this._listener._frame(frame);
-    this.report(error);
+    this._listener._frame(frame, text);
+    this._report(error);
   }
 
   private _drop(): void {
-    for (const timer of Object.values(this._timers)) clearTimeout(timer);
+    this._dials++; // one that is under way leads nowhere
+    this._asked = false;
+    for (const name in this._timers) {
+      clearTimeout(this._timers[name]);
+      this._timers[name] = undefined;
+    }
     const socket = this._socket;
     this._socket = undefined;
     if (!socket) return;
     socket.onopen = socket.onmessage = socket.onclose = null;
     socket.onerror = () => {};
     if (socket.readyState < 2) socket.close(1000);
+    NODE: { // else the process would live as long as the hub does not answer the close
+      const bye = setTimeout(() => socket.terminate?.(), GOODBYE) as { unref?(): void };
+      bye.unref?.();
+    }
   }
 
   private _tooLarge(): void {
     const size = ({ _text }: Call) => new TextEncoder().encode(_text).length;
     const [call] = [...this._calls.values()].sort((a, b) => size(b) - size(a));
-    if (call?._text) call._done(new PromError("too_large", `the frame has ${size(call)} bytes, more than the hub's max_frame_bytes: send less at once, or raise that limit${
-      call._unknown ? "; whether it was stored before, when a connection was lost, is unknown" : ""}`));
+    if (call?._text) call._done(new PromError("too_large", `the frame has ${size(call)} bytes, more than the hub's max_frame_bytes; send less at once${
+      call._unknown ? "; the outcome before is unknown" : ""}`));
   }
 
-  private _lost(socket: Socket | undefined, why: string, tooLarge = false): void {
-    if (socket !== this._socket || this.state === "closed" || this.state === "idle") return;
-    const error = new PromError("disconnected", why, { cause: this._lastError });
-    this._lastError = error;
-    tooLarge &&= this.state === "open"; // else nothing but the greeting was sent
+  /** `patient`: the hub, or the token callback, may do better next time. */
+  private _lost(socket: Socket | undefined, why: string, tooLarge = false, patient = this._known): void {
+    if (socket !== this._socket || this._state === "closed" || this._state === "idle") return;
+    const error = new PromError("disconnected", why, { cause: this._cause });
+    this._cause = undefined;
+    this._why = why;
+    tooLarge &&= this._state === "open"; // else nothing but the greeting was sent
     this._drop();
     this._set("connecting");
     if (tooLarge) this._tooLarge();
     else for (const call of this._calls.values()) call._unknown = true;
     for (const call of [...this._calls.values()]) if (!call._publish) call._done(error);
     this._listener._down();
-    this.report(error);
-    const [least, most] = this.options.backoffMs ?? [100, 10_000];
-    this._timer("dial", least + Math.random() * Math.min(most, least * 2 ** this._attempt++), () => void this._dial());
+    this._report(error);
+    this._at++;
+    const round = Math.floor(this._attempt++ / this._urls.length);
+    if (!patient && this._attempt >= this._urls.length) {
+      // There never was a connection: its callers are better told than kept waiting.
+      const failed = new PromError("connect_failed", `no connection to ${this._urls}: ${why}${/:808[12]\b/.test(`${this._urls}`) ? "; the WebSocket port is 8090" : ""}`, { cause: error });
+      for (const call of this._queue.splice(0)) call._done(failed);
+      if (this._rest()) return;
+    }
+    const [least, most] = this._options.backoffMs ?? [100, 10_000]; // with jitter, so that clients do not come all at once
+    this._timer("redial", least + Math.random() * Math.min(most, least * 2 ** round), () => void this._dial());
   }
 
   private _stop(state: State): void {
@@ -325,24 +427,26 @@ export class Link {
 
   private _fatal(error: Error): void {
     this._stop("idle");
+    if (this._known) this._report(error); // else nothing but calls waits, and they are told
     this._fail(error);
   }
 
   private _fail(error: Error): void {
     for (const call of [...this._calls.values(), ...this._queue]) call._done(error);
-    for (const waiter of this._waiters) waiter(error);
-    this._waiters.clear();
+    this._settle(error);
     this._listener._failed(error);
   }
 }
 
 async function socketClass(given: SocketClass | undefined): Promise<SocketClass> {
   const found = given ?? (globalThis as { WebSocket?: SocketClass }).WebSocket;
-  if (found) return found;
-  const name = "ws"; // a variable, so that bundlers leave it alone
-  try {
-    return (await import(/* @vite-ignore */ /* webpackIgnore: true */ name)).WebSocket;
-  } catch (cause) {
-    throw new PromError("no_websocket", "install the package ws, use Node 22, or pass options.WebSocket", { cause });
+  NODE: if (!found) { // left out of the file for browsers
+    const name = "ws"; // a variable, so that bundlers leave it alone
+    try {
+      return (await import(/* @vite-ignore */ /* webpackIgnore: true */ name)).WebSocket;
+    } catch (cause) {
+      throw new PromError("no_websocket", "install the package ws, use Node 22, or pass options.WebSocket", { cause });
+    }
   }
+  return found!;
 }

@@ -1,27 +1,31 @@
-// A subscription that outlives its connections: hands events to a handler or an async iterator, keeps their leases,
-// sends their acks in bundles.
-// Invariants: an event is in at most one handler here, also when it is delivered again meanwhile; an ack stays until
-// the hub has answered it, over reconnects; never more than maxInFlight events wait here (a tail is paused instead).
+// A subscription that outlives its connections: hands events to a handler or an async iterator and keeps their leases.
+// Invariants: an event is in at most one handler here, also when it is delivered again meanwhile; no attempt is spent on
+// an event that no handler has seen, while the connection lasts; what waits here is bounded by maxInFlight, or for a tail
+// by TAIL_EVENTS and TAIL_BYTES and what the hub sends before it reads the PAUSE.
+import { A_MOMENT, answersOver, type Answers } from "./answers.js";
+import { now, pause, type Timer } from "./clock.js";
 import { Delivery } from "./delivery.js";
-import { PromError } from "./error.js";
+import { away, PromError, textOf } from "./error.js";
 import type { Frame, Link } from "./link.js";
-import type { AckOptions, CursorPosition, EventRecord, NackOptions, SubscribeOptions } from "./types.js";
+import { payloadsOf, Received } from "./received.js";
+import { beginAt, TailPlace } from "./tail.js";
+import type { AckOptions, CursorPosition, EventRecord, NackOptions, ReceivedEvent, SubscribeOptions } from "./types.js";
 
-export type Handler<T = any> = (event: EventRecord<T>, ctx: Delivery<T>) => unknown;
-
-interface Acks {
-  _ids: string[];
-  _result: Promise<void>;
-  _done: (error?: unknown) => void;
-}
+export type Handler<T = any> = (event: ReceivedEvent<T>, ctx: Delivery<T>) => unknown;
 
 /** Local options: the hub does not know them. */
 const LOCAL = new Set(["ack", "manualAck", "concurrency", "autoExtend", "maxExtendMs", "signal"]);
-const TAIL_HIGH_WATER = 1_000;
+/** A tail is paused when so much waits in it. */
+const TAIL_EVENTS = 1_000;
+const TAIL_BYTES = 8 << 20;
+/** Events asked for where a loop takes one at a time: enough that a quick one does not wait for the hub. */
+const LOOP_EVENTS = 10;
 /** Half of a character: the hub takes no JSON with one. */
 const LONE = /[\ud800-\udfff]/gu;
-/** How long to wait where the hub does not say. */
-const A_MOMENT = 1_000;
+
+/** Handlers that are in their synchronous part: a call from there must not wait for them. */
+let inside = 0;
+export const insideHandler = (): boolean => inside > 0;
 
 export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   /** Resolves with the group's cursor (of several topics: their cursors) once the hub has accepted; rejects if it refuses. */
@@ -31,25 +35,25 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   private _active = new Map<string, Delivery<T>>(); // held for the group: waiting, in a handler, or acked without OK
   private _queue: Delivery<T>[] = [];
+  private _bytes = 0; // of the queue
   private _running = 0;
-  private _live = false; // the hub has it on this connection
-  private _known = false; // the hub had it once
-  private _stopping = false;
-  private _ended = false;
+  private _live?: boolean; // the hub has it on this connection
+  private _known?: boolean; // the hub had it once
+  private _stopping?: boolean;
+  private _ended?: boolean;
   private _error: Error | undefined;
-  private _paused = false; // by the caller
-  private _held = false; // by a full tail
-  private _acks: Acks | undefined; // collecting
-  private _sent: Acks | undefined; // on their way
+  private _paused?: boolean; // by the caller
+  private _held?: boolean; // by a full tail
+  private _later?: boolean; // a full tail, on a connection that does not have it yet
+  private _answers: Answers;
+  private _place: TailPlace;
   private _asking: Promise<void> | undefined; // the SUBSCRIBE on its way
-  private _lastId: string | undefined; // what a tail goes on after
-  private _began = false; // something was delivered
-  private _restarted = false; // a tail's snapshot begins again, and the next delivery has to say so
-  private _iterating = false;
+  private _granted = 0; // the longest lease that the hub gave
+  private _iterating?: boolean;
   private _current: Delivery<T> | undefined;
   private _wanted: (() => void) | undefined;
   private _idle: (() => void) | undefined;
-  private _lease: ReturnType<typeof setInterval> | undefined;
+  private _keeper: Timer | undefined;
   private _isReady!: (cursor?: CursorPosition | CursorPosition[]) => void;
   private _notReady!: (error: Error) => void;
   private _isClosed!: (error?: Error) => void;
@@ -57,7 +61,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   /** @internal */
   constructor(
-    private _link: Link,
+    /** @internal */ readonly _link: Link,
     readonly topic: string,
     readonly group: string | undefined,
     private _options: SubscribeOptions,
@@ -66,30 +70,35 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     this.ready = new Promise((resolve, reject) => { this._isReady = resolve; this._notReady = reject; });
     this.ready.catch(() => {});
     this.closed = new Promise((resolve) => { this._isClosed = resolve; });
+    this._place = new TailPlace(topic, _options);
+    this._answers = answersOver({
+      _send: (op, fields) => this._send(op, fields),
+      _sleep: (ms) => _link._sleep(ms),
+      _open: () => !!this._live,
+      _stale: (id, lease) => lease !== undefined && (this._active.get(id)?.lease ?? lease) !== lease,
+    });
     _options.signal?.addEventListener("abort", this._abort);
-    if (group)
-      this._lease = setInterval(() => this._keep(), Math.max(50, this._timeout / 4));
     if (_options.signal?.aborted) this._finish();
-    else if (_link.state === "open") this._up();
+    else if (_link._state === "open") this._up();
   }
 
   /** Stops deliveries until `resume`. */
   pause(): Promise<void> {
     this._paused = true;
-    return this._tell();
+    return this._link._mind(this._tell());
   }
 
   resume(): Promise<void> {
     this._paused = false;
-    return this._tell();
+    return this._link._mind(this._tell());
   }
 
   /**
-   * Ends it: what waits here goes back uncounted, no handler starts any more. Handlers that run may finish and ack;
+   * Ends it: events that wait here go back uncounted, no handler starts any more. Handlers that run may finish and ack;
    * `closed` resolves after the last of them.
    */
   async unsubscribe(): Promise<void> {
-    if (this._stopping || this._ended) return this._running ? undefined : void (await this.closed);
+    if (this._stopping || this._ended) return void (this._running || (await this.closed));
     this._stopping = true;
     await this._asking; // what the hub is about to grant has to be given up, too
     await this._tell().catch(() => {});
@@ -111,7 +120,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
           yield next;
           this._current = undefined;
           this._leave(next);
-          if (!this._manual) this._quiet(next.ack());
+          if (!this._manual) this._auto(next);
         } else if (this._stopping || this._ended) {
           if (this._error) throw this._error;
           return;
@@ -120,11 +129,11 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
         }
       }
     } finally {
-      // Left by break or throw: whether the event is done is for the caller to say; unsaid, it goes back.
+      // Left by break or throw, which look the same from here: the attempt counts, so that a poison event ends as a dead letter.
       const current = this._current;
       if (current) {
         this._current = undefined;
-        if (!this._manual && !current._settled) this._quiet(current.nack({ release: true }));
+        if (!this._manual && !current._settled) this._quiet(current.nack({ reason: "the loop was left" }));
         this._leave(current);
       }
       await this.unsubscribe();
@@ -135,28 +144,30 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   /** @internal */
   _up(): void {
-    const frame = this._frame();
-    this._asking = this._call("SUBSCRIBE", frame).then(
+    if (this._stopping && !this._running && !this._answers._busy()) return this._finish(); // nothing is left to say
+    this._later = !this.group && this._full;
+    if (this._later) return; // when it is read: each SUBSCRIBE brings a burst
+    const opts = this._opts();
+    this._asking = this._call("SUBSCRIBE", { opts }).then(
       (answer) => {
         if (this._ended) return;
         this._live = this._known = true;
+        if (!this.group) this._place._granted(answer.resume, opts.from);
         this._isReady(answer.cursor);
         if (this._paused || this._stopping) this._quiet(this._tell());
-        this._flush();
+        this._answers._flush();
       },
       async (error: PromError) => {
-        if (error.code === "disconnected" || this._ended) return;
-        if (error.code === "unknown_id" && frame.opts.afterId !== this._options.afterId) {
-          this._lastId = undefined; // the tail's last event is gone: go on at the live end, or begin with the state again
-          if (this._options.from !== "snapshot") this._options = { ...this._options, from: "latest" };
+        const { code } = error;
+        // A hub that shuts down closes the connection, and the next one takes it up.
+        if (this._ended || code === "disconnected" || code === "shutting_down") return;
+        if ((code === "unknown_id" || code === "bad_request") && this._place._lost()) {
           this._up();
           return this._asking;
         }
-        // A hub that shuts down closes the connection, and the next one takes it up.
-        if (this._known && error.code === "shutting_down") return;
-        if (this._known) this._link.report(error); // nobody waits for `ready` any more
-        const late = error.code === "timeout"; // the hub may have it all the same, or be about to
-        if (this._known && (late || error.code === "ack_failed")) {
+        if (this._known) this._link._report(error); // `ready` has resolved long ago
+        const late = code === "timeout"; // the hub may have it all the same, or be about to
+        if (this._known && (late || code === "ack_failed")) {
           if (late) await this._call("UNSUBSCRIBE", {}).catch(() => {});
           this._again(error);
         } else if (late) {
@@ -180,18 +191,21 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   /** Asks again after a moment, on this connection: another one asks by itself. */
   private _again(error: PromError): void {
     this._down();
-    this._link.sleep(error.retryAfterMs ?? A_MOMENT).then(() => this._ended || this._up(), () => {});
+    this._link._sleep(error.retryAfterMs ?? A_MOMENT).then(() => this._ended || this._up(), () => {});
   }
 
   /**
-   * @internal The hub gives everything back, so what no handler has yet is not ours any more. A tail goes on after what it
+   * @internal The hub gives everything back, so what no handler has yet is not ours any more. A tail resumes after what it
    * was sent: that stays.
    */
   _down(): void {
-    this._live = this._held = false;
-    if (!this.group) return;
-    this._queue = [];
-    for (const [id, delivery] of this._active) if (delivery._stage !== "run" && !delivery._settled) this._active.delete(id);
+    this._live = this._held = this._later = false;
+    this._answers._down();
+    if (this.group) {
+      this._empty();
+      this._active.forEach((delivery, id) => delivery._stage === "run" || delivery._settled || this._active.delete(id));
+    }
+    if (this._stopping && !this._running && !this._answers._busy()) this._finish();
   }
 
   /** @internal */
@@ -202,51 +216,61 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   }
 
   /** @internal */
-  _deliver(list: { event: EventRecord<T>; ctx: object }[]): void {
-    for (const { event, ctx } of list) {
-      const { snapshot, cut } = ctx as Partial<Delivery>;
-      // A snapshot comes in the order of its keys: one that was cut short starts over, a whole one is gone on after.
-      this._lastId = (snapshot ? cut : event.id) ?? this._lastId;
-      this._began = true;
+  _deliver(list: { event: EventRecord<T>; ctx: Partial<Delivery> }[], text: string, depth: number): void {
+    const payload = payloadsOf(text, depth);
+    const size = text.length / list.length;
+    for (const [index, { event, ctx }] of list.entries()) {
+      if (!this.group) this._place._saw(event, ctx);
       if (this._ended || (this._stopping && !this.group)) continue;
       const known = this._active.get(event.id);
       if (known && (known._stage !== "out" || known._settled)) {
         known._renew(ctx);
         continue;
       }
-      const delivery = new Delivery<T>(event, this, ctx);
-      if (this._restarted) delivery.restarted = true;
-      this._restarted = false;
-      if (this.group) this._active.set(event.id, delivery);
+      const received = new Received(event, () => payload(index), this._link._options.parse) as unknown as ReceivedEvent<T>;
+      const delivery = new Delivery<T>(received, this, ctx, size);
+      if (this._place._restarted) delivery.restarted = true;
+      this._place._restarted = false;
+      if (this.group) {
+        this._active.set(event.id, delivery);
+        this._granted = Math.max(this._granted, delivery.ack_deadline_ms);
+      }
       this._queue.push(delivery);
+      this._bytes += size;
     }
-    if (!this.group && this._queue.length >= TAIL_HIGH_WATER && !this._held) this._hold(true);
+    if (!this.group && this._full && !this._held) this._hold(true);
+    this._watch();
     this._pump();
   }
 
-  private _frame(): { opts: SubscribeOptions } {
-    const opts: Record<string, unknown> = { batch: true };
+  private _opts(): Record<string, unknown> {
+    const opts: Record<string, unknown> = { batch: true, maxInFlight: this._most };
     for (const [name, value] of Object.entries(this._options)) if (!LOCAL.has(name)) opts[name] = value;
-    // A tail has no cursor at the hub: it goes on after the last event it saw. A snapshot that is not whole, or of several
-    // topics, begins again.
-    if (!this.group && this._began) {
-      const single = !opts.topics && !this.topic.includes("*");
-      if (single && this._lastId) Object.assign(opts, { from: "afterId", afterId: this._lastId });
-      else if (opts.from === "snapshot") this._restarted = true;
-      else opts.from = "latest";
-    }
-    return { opts };
+    if (!this.group) Object.assign(opts, this._place._again());
+    // The group has a cursor where it stood; this is for topics of a pattern that appeared meanwhile.
+    else if (this._known && opts.from !== "snapshot") Object.assign(opts, beginAt("earliest"));
+    return opts;
+  }
+
+  /** Most events to ask for: little more than are worked on at a time. */
+  private get _most(): number | undefined {
+    const { concurrency } = this._options;
+    if (!this.group || this._manual) return;
+    return this._handler ? concurrency && Math.min(2 * concurrency, 10_000) : LOOP_EVENTS;
+  }
+
+  private _send(op: string, fields: object): Promise<Frame> {
+    return this._link._call({ op, topic: this.topic, group: this.group, ...fields });
   }
 
   /** A call that waits and repeats itself when the hub asks for patience, on the same connection. */
   private async _call(op: string | (() => string), fields: object): Promise<Frame> {
     for (;;) {
       try {
-        const group = this.group === undefined ? {} : { group: this.group };
-        return await this._link.call({ op: typeof op === "string" ? op : op(), topic: this.topic, ...group, ...fields });
+        return await this._send(typeof op === "string" ? op : op(), fields);
       } catch (error) {
         if ((error as PromError).code !== "rate_limited") throw error;
-        await this._link.sleep((error as PromError).retryAfterMs ?? A_MOMENT);
+        await this._link._sleep((error as PromError).retryAfterMs ?? A_MOMENT);
         if (this._ended) throw error; // another one may have its name by now
       }
     }
@@ -263,30 +287,49 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   }
 
   private _quiet(promise: Promise<unknown>): void {
-    promise.catch((error) => { if (!this._ended && error.code !== "disconnected") this._link.report(error); });
+    promise.catch((error) => { if (!this._ended && error.code !== "disconnected") this._link._report(error); });
+  }
+
+  private _auto(delivery: Delivery<T>): void {
+    if (!delivery._settled) this._quiet(delivery._settled = this._ack(delivery));
   }
 
   // ---- handing out
 
   private get _manual(): boolean {
-    return this._options.ack === "manual" || this._options.manualAck === true;
+    return this._options.ack === "manual" || !!this._options.manualAck;
   }
 
-  private get _timeout(): number {
-    return this._options.ackTimeoutMs ?? 30_000;
+  /** The lease of an event: what was asked for, or less if the hub grants less. */
+  private get _lease(): number {
+    return Math.min(this._options.ackTimeoutMs ?? 30_000, this._granted || Infinity);
+  }
+
+  private get _full(): boolean {
+    return this._queue.length >= TAIL_EVENTS || this._bytes >= TAIL_BYTES;
+  }
+
+  private _empty(): Delivery<T>[] {
+    this._bytes = 0;
+    return this._queue.splice(0);
   }
 
   private _take(): Delivery<T> | undefined {
     for (;;) {
       const next = this._queue.shift();
-      if (this._held && this._queue.length < TAIL_HIGH_WATER / 2) this._hold(false);
-      if (!next || next._deadline > Date.now()) return next;
-      this._active.delete(next.event.id); // its lease ran out while it waited: the hub has given it out again
+      if (next) this._bytes -= next._size;
+      if (this._queue.length < TAIL_EVENTS / 2 && this._bytes < TAIL_BYTES / 2) {
+        if (this._held) this._hold(false);
+        if (this._later && !this._ended) this._up();
+      }
+      if (!next || next._deadline > now()) return next;
+      this._active.delete(next.event.id); // its lease ran out while nothing could run here: the hub has given it out again
     }
   }
 
   private _begin(delivery: Delivery<T>): void {
     delivery._stage = "run";
+    delivery._since = now();
     this._running++;
   }
 
@@ -308,34 +351,26 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   private async _run(delivery: Delivery<T>): Promise<void> {
     this._begin(delivery);
     try {
-      await this._handler!(delivery.event, delivery);
-      if (!this._manual) this._quiet(delivery.ack());
+      inside++;
+      const result = (async () => this._handler!(delivery.event, delivery))();
+      inside--;
+      await result;
+      if (!this._manual) this._auto(delivery);
     } catch (error) {
-      if (!this.group) this._link.report(error);
-      else this._quiet(delivery.nack({ reason: String((error as Error)?.message ?? error).slice(0, 1_000) }));
+      this._link._report(error, { event: delivery.event, attempt: delivery.attempt, topic: this.topic, group: this.group });
+      this._quiet(delivery.nack({ reason: textOf(error).slice(0, 1_000) }));
+    } finally {
+      this._leave(delivery);
+      this._pump();
     }
-    this._leave(delivery);
-    this._pump();
   }
 
   // ---- acks and leases
 
   /** @internal */
-  async _ack(delivery: Delivery<T>, options?: AckOptions): Promise<void> {
-    const id = delivery.event.id;
+  async _ack({ event: { id }, lease }: Delivery<T>, options?: AckOptions): Promise<void> {
     if (!this.group) return;
-    if (options?.fence) {
-      await this._call("ACK", { id, lease: delivery.lease }).finally(() => this._active.delete(id));
-      return;
-    }
-    if (!this._acks) {
-      let done!: Acks["_done"];
-      const result = new Promise<void>((resolve, reject) => { done = (error) => error ? reject(error) : resolve(); });
-      this._acks = { _ids: [], _result: result, _done: done };
-      void this._soon();
-    }
-    this._acks._ids.push(id);
-    return this._acks._result;
+    await this._answers._add("ACK", id, undefined, options?.fence ? { lease } : {}).finally(() => this._active.delete(id));
   }
 
   /** @internal Settled by id, past the delivery. */
@@ -345,50 +380,15 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     if (delivery) delivery._settled ??= Promise.resolve();
   }
 
-  /** A few turns of the microtask queue let the handlers of one burst share a frame. */
-  private async _soon(): Promise<void> {
-    for (let i = 0; i < 4; i++) await null;
-    this._flush();
-  }
-
-  private _flush(): void {
-    const acks = this._acks;
-    if (!acks || !this._live) return; // `_up` comes back to it
-    this._acks = undefined;
-    this._sent = acks;
-    const answered = () => { if (this._sent === acks) this._sent = undefined; };
-    this._call("ACK", acks._ids.length > 1 ? { ids: acks._ids } : { id: acks._ids[0] }).then(
-      () => {
-        answered();
-        for (const id of acks._ids) this._active.delete(id);
-        acks._done();
-      },
-      (error: PromError) => {
-        answered();
-        if (!this._ended && (error.code === "disconnected" || (error.code === "not_subscribed" && !this._live))) {
-          // Unanswered: once more when the hub has the subscription again, together with what has come since.
-          const since = this._acks as Acks | undefined;
-          since?._result.then(() => acks._done(), acks._done);
-          if (since) since._ids.push(...acks._ids);
-          else this._acks = acks;
-          if (this._live) this._flush();
-          return;
-        }
-        for (const id of acks._ids) this._active.delete(id);
-        acks._done(error);
-      },
-    );
-  }
-
   /** @internal */
-  async _nack(delivery: Delivery<T>, { reason, delayMs, release }: NackOptions = {}): Promise<void> {
-    const { event, lease } = delivery;
+  async _nack({ event: { id }, lease }: Delivery<T>, { reason, delayMs, release }: NackOptions = {}): Promise<void> {
     if (!this.group) return;
-    this._active.delete(event.id);
+    this._active.delete(id);
+    if (!this._live) return; // the hub gives it back by itself
     try {
-      await this._call("NACK", { id: event.id, lease, reason: reason?.replace(LONE, "\ufffd"), delay_ms: delayMs, release });
+      await this._answers._add("NACK", id, lease, { reason: reason?.replace(LONE, "\ufffd"), delay_ms: delayMs, release });
     } catch (error) {
-      // Both mean that it is on its way to somebody again, which is all a nack wants.
+      // Both mean that it will be delivered again, which is all a nack wants.
       if (!["disconnected", "lease_lost"].includes((error as PromError).code)) throw error;
     }
   }
@@ -396,29 +396,48 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   /** @internal */
   async _extend(delivery: Delivery<T>, ms: number): Promise<void> {
     if (!this.group) return;
+    if (!this._live) throw away();
+    delivery._extending = true;
     try {
-      await this._call("MODACK", { id: delivery.event.id, lease: delivery.lease, extend_ms: ms });
-      delivery._deadline = Date.now() + Math.max(1_000, ms);
+      await this._answers._add("MODACK", delivery.event.id, delivery.lease, { extend_ms: ms });
+      delivery._deadline = now() + Math.max(1_000, ms);
     } catch (error) {
       const { code, message } = error as PromError;
       if (code === "lease_lost" || code === "unknown_id") delivery._lose(message);
       throw error;
+    } finally {
+      delivery._extending = false;
     }
   }
 
+  /** Looks after the leases while there are any. */
+  private _watch(): void {
+    if (this._active.size && !this._keeper && !this._ended) this._keeper = setTimeout(() => {
+      this._keeper = undefined;
+      this._keep();
+      this._watch();
+    }, Math.max(50, this._lease / 4));
+  }
+
   private _keep(): void {
-    const now = Date.now();
     if (!this._live) return;
+    const { autoExtend = true, maxExtendMs = 3_600_000 } = this._options;
+    const time = now();
     for (const [id, delivery] of this._active) {
-      const left = delivery._deadline - now;
+      const left = delivery._deadline - time;
       if (delivery._settled) continue;
       if (delivery._stage === "out") {
         if (left < 0) this._active.delete(id); // handed on and not settled in time: somebody else's now
         continue;
       }
-      const tired = this._options.autoExtend === false || now - delivery._since > (this._options.maxExtendMs ?? 3_600_000);
-      if (tired || !delivery._deadline || left > this._timeout / 2) continue;
-      this._extend(delivery, this._timeout).catch(() => {}); // a lost lease shows in delivery.signal
+      if (!delivery._deadline || delivery._extending || left > this._lease / 2) continue;
+      if (autoExtend && time - delivery._since <= maxExtendMs) {
+        this._extend(delivery, this._lease).catch(() => {}); // a lost lease shows in delivery.signal
+      } else if (delivery._stage === "wait") {
+        this._queue.splice(this._queue.indexOf(delivery), 1);
+        this._bytes -= delivery._size;
+        this._quiet(delivery.nack({ release: true }));
+      }
     }
   }
 
@@ -426,15 +445,13 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   /** Gives back what waits here. */
   private async _release(): Promise<void> {
-    const ids = this._queue.splice(0).map((delivery) => delivery.event.id);
-    for (const id of ids) this._active.delete(id);
-    if (this._live && this.group && ids.length) await this._call("NACK", { ids, release: true }).catch(() => {});
+    await Promise.all(this._empty().map((delivery) => this._nack(delivery, { release: true }).catch(() => {})));
   }
 
   private async _drain(): Promise<void> {
     if (this._running) await new Promise<void>((resolve) => { this._idle = resolve; });
     await this._asking; // a SUBSCRIBE on a connection that came meanwhile
-    for (let acks; this._live && (acks = this._acks ?? this._sent); ) await acks._result.catch(() => {});
+    while (this._answers._busy() && !this._ended) await pause(5);
     await this._release();
     if (this._live) await this._call("UNSUBSCRIBE", {}).catch(() => {});
     this._finish();
@@ -444,10 +461,11 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     if (this._ended) return;
     this._ended = true;
     this._live = false;
-    clearInterval(this._lease);
+    clearTimeout(this._keeper);
     this._options.signal?.removeEventListener("abort", this._abort);
-    this._notReady(this._error ?? new PromError("closed", "the subscription has ended"));
-    this._acks?._done(this._error ?? new PromError("disconnected", "the subscription ended before the ack was stored"));
+    const error = this._error ?? new PromError("closed", "the subscription has ended");
+    this._notReady(error);
+    this._answers._fail(error);
     this._isClosed(this._error);
     this._wanted?.();
     this._idle?.();

@@ -5,10 +5,49 @@
 export type TopicMap = object;
 /** The map of a client that names no topics: anything goes. */
 export type AnyTopics = Record<string, any>;
-/** A selector of several topics: `*` is one segment, `**` any number. */
-export type Pattern = `${string}*${string}`;
-/** The payload of a topic of the map; for a pattern, of any of them. */
-export type PayloadOf<M extends TopicMap, K> = K extends keyof M ? M[K] : M[keyof M];
+type Star = "*" | "**";
+/** A selector of several topics: a segment `*` is one segment, `**` any number. */
+export type Pattern = Star | `${Star}.${string}` | `${string}.${Star}` | `${string}.${Star}.${string}`;
+type Names<M> = keyof M & string;
+/** A topic that the hub makes of a topic of the map: its dead letters, its snapshot. */
+export type Derived<M> = `dlq.${Names<M>}` | `${Names<M>}.snapshot`;
+/** A value after its way through JSON: a `Date` has become a string. */
+export type Received<T> =
+  0 extends 1 & T ? T
+    : T extends { toJSON(): infer R } ? R
+    : T extends object ? { [K in keyof T]: Received<T[K]> }
+    : T;
+/** A value that JSON can carry: no `bigint` in it. */
+export type Sendable<T> =
+  0 extends 1 & T ? T
+    : T extends bigint ? never
+    : T extends { toJSON(): unknown } ? T
+    : T extends object ? { [K in keyof T]: Sendable<T[K]> }
+    : T;
+/** The payload of a publish to a topic of the map; none of a client that names no topics, whose payload is inferred. */
+export type Mapped<M, K extends keyof M> = string extends keyof M ? (0 extends 1 & M[K] ? never : Sends<M[K]>) : Sends<M[K]>;
+type Sends<T> = T & Sendable<T>;
+/** The payload of an event of `dlq.<topic>`. */
+export interface DeadLetter<P = unknown> {
+  topic: string;
+  group: string;
+  original: EventRecord<P>;
+  err: string;
+  attempts: number;
+  ts: number;
+}
+/** The payload of an event of `<topic>.snapshot`; `null`: the key was deleted. */
+export interface SnapshotEntry<P = unknown> {
+  key: string;
+  payload: P;
+  ts: number;
+}
+/** The payload of a topic of the map as it arrives; for a pattern, of any of them. */
+export type PayloadOf<M extends TopicMap, K> =
+  K extends keyof M ? Received<M[K]>
+    : K extends `dlq.${infer N extends Names<M>}` ? DeadLetter<Received<M[N]>>
+    : K extends `${infer N extends Names<M>}.snapshot` ? SnapshotEntry<Received<M[N]>> | null
+    : Received<M[keyof M]>;
 
 /** An event as the hub stores it. */
 export interface EventRecord<T = unknown> {
@@ -23,6 +62,12 @@ export interface EventRecord<T = unknown> {
   payload: T;
   caused_by?: string[];
   tags?: string[];
+}
+
+/** An event that was delivered. */
+export interface ReceivedEvent<T = unknown> extends EventRecord<T> {
+  /** The payload's JSON exactly as it was published: digits, order of keys, escapes, whitespace. */
+  readonly payloadText: string;
 }
 
 /** Where a group stands: the last event below which all are done. */
@@ -54,6 +99,8 @@ export interface CallOptions {
 }
 
 export interface PublishOptions extends EventOptions, CallOptions {}
+/** The name of the source documents. */
+export type PublishOpts = PublishOptions;
 
 /** What the hub answered: the event is stored, as durably as its store's setting says. */
 export interface Published {
@@ -80,7 +127,10 @@ export interface SubscribeOptions {
   afterId?: string;
   /** Further topics or patterns of the same subscription. */
   topics?: string[];
-  /** Most events held unacked, here and in handlers (100). */
+  /**
+   * Most events held unacked, here and in handlers. Default: twice `concurrency` where that is given, 10 for a loop that
+   * acks by itself, else 100.
+   */
   maxInFlight?: number;
   batchSize?: number;
   /** Lease of a delivered event (30 000). */
@@ -96,7 +146,10 @@ export interface SubscribeOptions {
   concurrency?: number;
   /** Whether leases are extended while events wait here or a handler runs (true). */
   autoExtend?: boolean;
-  /** An event is not held longer than this by automatic extension (1 h). */
+  /**
+   * Limit of automatic extension (1 h), counted from the start of the handler. An event that waits here longer is released
+   * without an attempt.
+   */
   maxExtendMs?: number;
   /** Ends the subscription. */
   signal?: AbortSignal;
@@ -124,6 +177,8 @@ export interface Socket {
   onerror: ((event: any) => void) | null;
   send(data: string): void;
   close(code?: number, reason?: string): void;
+  /** Of the package `ws`: ends without waiting for the other side. */
+  terminate?(): void;
 }
 /** A WebSocket implementation: the browser's, Node 22's, or that of the package `ws`. */
 export type SocketClass = new (url: string, protocols?: string | string[]) => Socket;
@@ -143,6 +198,10 @@ export interface ClientOptions {
   window?: number;
   /** Most publishes waiting for a place in the window or for a connection (10 000); beyond: `queue_full`. */
   maxQueue?: number;
+  /** Most characters of all publishes without an answer (64 Mi); beyond: `queue_full`. */
+  maxQueueBytes?: number;
+  /** Reads payloads in place of `JSON.parse`, from their exact text. It runs when `payload` is first read. */
+  parse?: (text: string) => unknown;
   /** How long a call waits for its answer, reconnects included (60 000; 0 or more than a timer counts, 2^31 - 1: without end). */
   timeoutMs?: number;
   /** How long `connect` tries (10 000; 0: without end). */
@@ -153,7 +212,19 @@ export interface ClientOptions {
   pingMs?: number;
   /** Told about every change of the connection. */
   onState?: (state: State) => void;
-  /** Told about what no caller waits for: a lost connection, a failed ack, a refused renewal, a
-   * subscription that the hub refused after a reconnect or cannot serve for a while. */
-  onError?: (error: Error) => void;
+  /**
+   * Told about all that no caller waits for: an error that a handler threw (with the event), a lost connection, a failed
+   * ack, a refused renewal, a subscription that ended, the failure of a call that is not awaited. Without it, errors that a
+   * retry cannot mend go to the console.
+   */
+  onError?: (error: Error, context?: ErrorContext) => void;
+}
+
+/** The event whose handler failed. */
+export interface ErrorContext {
+  event: ReceivedEvent<any>;
+  attempt: number;
+  /** Of the subscription. */
+  topic: string;
+  group: string | undefined;
 }

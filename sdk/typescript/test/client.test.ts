@@ -307,7 +307,7 @@ describe("subscriptions", () => {
     const client = make();
     await client.publishBatch("t", [{ payload: 1 }, { payload: 2 }, { payload: 3 }]);
     let runs = 0;
-    const sub = await client.subscribe("t", "g", async () => { runs++; await sleep(50); }, { from: "earliest", concurrency: 1 });
+    const sub = await client.subscribe("t", "g", async () => { runs++; await sleep(50); }, { from: "earliest", concurrency: 1, maxInFlight: 10 });
     await until("the first runs", () => runs === 1);
     await sub.unsubscribe();
     await sub.closed;

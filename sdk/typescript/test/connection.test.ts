@@ -108,7 +108,7 @@ describe("what the caller brings", () => {
     await client.connect();
     vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
     try {
-      await expect(client.publish("t", { n: 1n })).rejects.toThrow(TypeError);
+      await expect(client.publish("t", { n: 1n } as object)).rejects.toThrow(TypeError);
       const circle: { me?: unknown } = {};
       circle.me = circle;
       await expect(client.publishBatch("t", [{ payload: circle }])).rejects.toThrow(TypeError);

@@ -66,7 +66,7 @@ class Group {
       const most = member.opts.maxAttempts ?? 5;
       if (most && attempt > most) { this.bury(event, attempt - 1); continue; }
       this.attempts.set(seq, attempt);
-      const ms = member.opts.ackTimeoutMs ?? 30_000;
+      const ms = Math.min(member.opts.ackTimeoutMs ?? 30_000, this.hub.maxLease);
       const lease = ++this.hub.leases;
       this.flights.set(event.id, { seq, member, lease, timer: this.expiry(event.id, ms) });
       member.held++;
@@ -137,6 +137,7 @@ class Conn {
     if (text.length > this.hub.maxFrame) return this.socket.close(1009);
     const frame = JSON.parse(text);
     this.hub.frames.push(frame);
+    this.hub.texts.push(text);
     if (frame.op === "SUBSCRIBE") {
       const before = this.joining;
       const mine = this.joining = (async () => { await before; await this.answer(frame); })();
@@ -228,7 +229,11 @@ export class FakeHub {
   conns = new Set<Conn>();
   /** Every frame that clients sent. */
   frames: Json[] = [];
+  /** The same, as they came. */
+  texts: string[] = [];
   leases = 0;
+  /** The longest lease that it grants. */
+  maxLease = Infinity;
   /** Says no by throwing a Refusal; else may tell `sub` and `exp` (seconds). */
   auth: ((token: string | undefined) => Json) | undefined;
   /** Looks at a frame first; throws a Refusal, waits, or lets it pass. */
