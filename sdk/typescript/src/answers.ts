@@ -17,10 +17,10 @@ interface Bundle {
   _entries: Entry[];
 }
 
-/** Most ids in a frame, and most frames without an answer: what comes then joins the next ones. */
+/** Most ids in a frame, and most frames without an answer: later answers join the next frames. */
 const MOST_IDS = 1_000;
 const MOST_FRAMES = 8;
-/** How long to wait where the hub does not say. */
+/** Pause where the hub names none. */
 export const A_MOMENT = 1_000;
 
 export interface Road {
@@ -28,9 +28,9 @@ export interface Road {
   _send(op: string, fields: object): Promise<Frame>;
   /** Sleeps while the connection lasts. */
   _sleep(ms: number): Promise<void>;
-  /** Whether the hub has the subscription on this connection. */
+  /** True while the hub has the subscription on this connection. */
   _open(): boolean;
-  /** Whether the event was delivered here again since, under another lease. */
+  /** True if the event was delivered here again since, under another lease. */
   _stale(id: string, lease: number | undefined): boolean;
 }
 
@@ -43,7 +43,7 @@ export interface Answers {
   _down(): void;
   /** Ends all that waits. */
   _fail(error: Error): void;
-  /** Whether an answer waits or is on its way. */
+  /** True while an answer waits or is on its way. */
   _busy(): boolean;
 }
 

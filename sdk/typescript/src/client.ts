@@ -156,7 +156,7 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
 
   /**
    * Lets running handlers finish, waits until the hub has their acks and all publishes, also while the connection is away,
-   * gives back what waits, and hangs up: after `timeoutMs` (10 000) at the latest. Called by a handler before it awaits
+   * releases waiting events, and hangs up: after `timeoutMs` (10 000) at the latest. Called by a handler before it awaits
    * anything, it returns at once, and the rest happens when the handler has returned.
    */
   async close({ timeoutMs = 10_000 }: { timeoutMs?: number } = {}): Promise<void> {

@@ -1,4 +1,4 @@
-// One event in our hands: what it is, how long, and the three things to do with it.
+// One delivery: the event, its lease, and ack, nack, extend.
 import { now } from "./clock.js";
 import { PromError } from "./error.js";
 import type { Subscription } from "./subscription.js";

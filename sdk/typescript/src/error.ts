@@ -17,7 +17,7 @@ const AUTH = /^unauthorized$|token|^jwt_/;
 export class PromError extends Error {
   /** Matches on this; it never changes its meaning. Codes of a newer hub pass through as they are. */
   readonly code: Code;
-  /** Whether the same call may succeed later. A publish is safe to repeat with the same `id`. */
+  /** True if the same call may succeed later. A publish is safe to repeat with the same `id`. */
   readonly retryable: boolean;
   /** With `rate_limited`: when to try again. */
   readonly retryAfterMs: number | undefined;
@@ -35,7 +35,7 @@ export class PromError extends Error {
   }
 }
 
-/** Whether the hub refused the token rather than the request. */
+/** True if the hub refused the token rather than the request. */
 export const isAuthCode = (code: string): boolean => AUTH.test(code);
 
 /** Returns the text of anything that was thrown, also of an object that has none. */

@@ -31,7 +31,7 @@ export interface Listener {
   _down(): void;
   /** No other one will come. */
   _failed(error: Error): void;
-  /** Whether it needs a connection, also where nobody calls. */
+  /** True if it needs a connection without any call. */
   _wanted(): boolean;
   /** A frame that answers no call, and its text. */
   _frame(frame: Frame, text: string): void;
@@ -39,7 +39,7 @@ export interface Listener {
 
 /** Limit of a token callback, and of a handshake. */
 const PATIENCE = 15_000;
-/** How long a socket of the package `ws` may take to say goodbye. */
+/** Limit of the closing handshake of a socket of the package `ws`. */
 const GOODBYE = 1_000;
 
 export class Link {
@@ -64,7 +64,7 @@ export class Link {
 
   constructor(readonly _urls: string[], readonly _options: ClientOptions, private _listener: Listener) {}
 
-  /** Tells about what no caller waits for: `onError`, else the console, but for what a retry mends. */
+  /** Reports an error that no caller awaits to `onError`, else to the console unless a retry helps. */
   _report(error: unknown, context?: ErrorContext): void {
     const { onError } = this._options;
     try {
@@ -99,7 +99,7 @@ export class Link {
     });
   }
 
-  /** Starts dialling where nobody has yet. */
+  /** Starts dialling if the client is idle. */
   _wake(): void {
     if (this._state !== "idle") return;
     this._attempt = this._refused = 0;
@@ -185,7 +185,7 @@ export class Link {
     });
   }
 
-  /** No more connections; all who still wait are told. */
+  /** Ends the connection for good; waiting calls reject. */
   _close(): void {
     this._stop("closed");
     this._fail(closed());

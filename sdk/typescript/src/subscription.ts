@@ -1,6 +1,6 @@
 // A subscription that outlives its connections: hands events to a handler or an async iterator and keeps their leases.
 // Invariants: an event is in at most one handler here, also when it is delivered again meanwhile; no attempt is spent on
-// an event that no handler has seen, while the connection lasts; what waits here is bounded by maxInFlight, or for a tail
+// an event that no handler has seen, while the connection lasts; the queue is bounded by maxInFlight, or for a tail
 // by TAIL_EVENTS and TAIL_BYTES and what the hub sends before it reads the PAUSE.
 import { A_MOMENT, answersOver, type Answers } from "./answers.js";
 import { now, pause, type Timer } from "./clock.js";
@@ -171,7 +171,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
           if (late) await this._call("UNSUBSCRIBE", {}).catch(() => {});
           this._again(error);
         } else if (late) {
-          // Left as one that was there, what came goes back uncounted; the name is free when the hub has answered.
+          // Ended like one that was granted: events are released, and the name is free when the hub has answered.
           this._error = error;
           this._notReady(error);
           this._live = true;
@@ -195,8 +195,8 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   }
 
   /**
-   * @internal The hub gives everything back, so what no handler has yet is not ours any more. A tail resumes after what it
-   * was sent: that stays.
+   * @internal The hub redelivers everything, so events that no handler has are dropped here. A tail resumes after the events it
+   * was sent: they stay.
    */
   _down(): void {
     this._live = this._held = this._later = false;
@@ -276,7 +276,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     }
   }
 
-  /** Tells the hub what is wanted when the frame leaves: one that had to wait must not undo a later one. */
+  /** Sends the state that is wanted when the frame leaves: one that had to wait must not undo a later one. */
   private async _tell(): Promise<void> {
     if (this._live) await this._call(() => this._paused || this._held || this._stopping ? "PAUSE" : "RESUME", {});
   }
@@ -300,7 +300,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     return this._options.ack === "manual" || !!this._options.manualAck;
   }
 
-  /** The lease of an event: what was asked for, or less if the hub grants less. */
+  /** The lease of an event: the one asked for, or less if the hub grants less. */
   private get _lease(): number {
     return Math.min(this._options.ackTimeoutMs ?? 30_000, this._granted || Infinity);
   }
@@ -443,7 +443,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   // ---- the end
 
-  /** Gives back what waits here. */
+  /** Releases the events of the queue. */
   private async _release(): Promise<void> {
     await Promise.all(this._empty().map((delivery) => this._nack(delivery, { release: true }).catch(() => {})));
   }

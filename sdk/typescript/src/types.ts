@@ -1,4 +1,4 @@
-// What goes over the wire and what callers may ask for. Field names are the contract's.
+// Shapes of the wire and options of callers. Field names are the contract's.
 /// <reference lib="esnext.disposable" />
 
 /** The topics of an application: name → payload type. */
@@ -70,7 +70,7 @@ export interface ReceivedEvent<T = unknown> extends EventRecord<T> {
   readonly payloadText: string;
 }
 
-/** Where a group stands: the last event below which all are done. */
+/** Position of a group: the last event below which all are done. */
 export interface CursorPosition {
   topic?: string;
   lastId?: string;
@@ -90,9 +90,9 @@ export interface EventOptions {
   sid?: string;
 }
 
-/** How long to wait for the hub's answer. */
+/** Limits of a call. */
 export interface CallOptions {
-  /** Ends the waiting; what was sent may still be stored. */
+  /** Ends the call; the event may be stored all the same. */
   signal?: AbortSignal;
   /** Overrides the client's `timeoutMs`. */
   timeoutMs?: number;
@@ -102,12 +102,12 @@ export interface PublishOptions extends EventOptions, CallOptions {}
 /** The name of the source documents. */
 export type PublishOpts = PublishOptions;
 
-/** What the hub answered: the event is stored, as durably as its store's setting says. */
+/** Answer of the hub: the event is stored, as durably as its store's setting says. */
 export interface Published {
   id: string;
   seq: number;
   /**
-   * The id was on the topic before this call. Never set for what had to be sent again after a lost connection, where it
+   * The id was on the topic before this call. Never set for a publish that was sent again after a lost connection, where it
    * would mean no more than that the first try had arrived.
    */
   duplicate?: boolean;
@@ -121,7 +121,7 @@ export interface Filter {
 }
 
 export interface SubscribeOptions {
-  /** Where to start while the group has no cursor. */
+  /** Start position of a group that has no cursor. */
   from?: "latest" | "earliest" | "ts" | "afterId" | "snapshot";
   ts?: number;
   afterId?: string;
@@ -144,7 +144,7 @@ export interface SubscribeOptions {
   manualAck?: boolean;
   /** Most handlers running at a time (`maxInFlight`). */
   concurrency?: number;
-  /** Whether leases are extended while events wait here or a handler runs (true). */
+  /** Extends leases while events wait here or a handler runs (true). */
   autoExtend?: boolean;
   /**
    * Limit of automatic extension (1 h), counted from the start of the handler. An event that waits here longer is released
@@ -177,7 +177,7 @@ export interface Socket {
   onerror: ((event: any) => void) | null;
   send(data: string): void;
   close(code?: number, reason?: string): void;
-  /** Of the package `ws`: ends without waiting for the other side. */
+  /** Ends without waiting for the other side (package `ws`). */
   terminate?(): void;
 }
 /** A WebSocket implementation: the browser's, Node 22's, or that of the package `ws`. */
@@ -192,7 +192,7 @@ export interface ClientOptions {
    * just started and has no signing keys yet: only the tenth in a row ends the client.
    */
   token?: string | (() => string | undefined | Promise<string | undefined>);
-  /** Where there is no global WebSocket (Node 20), the package `ws` is used unless one is given here. */
+  /** WebSocket implementation. Default: the global one, else (Node 20) the package `ws`. */
   WebSocket?: SocketClass;
   /** Most publishes on their way without an answer (256); further ones wait here. */
   window?: number;
@@ -202,9 +202,9 @@ export interface ClientOptions {
   maxQueueBytes?: number;
   /** Reads payloads in place of `JSON.parse`, from their exact text. It runs when `payload` is first read. */
   parse?: (text: string) => unknown;
-  /** How long a call waits for its answer, reconnects included (60 000; 0 or more than a timer counts, 2^31 - 1: without end). */
+  /** Time that a call waits for its answer, reconnects included (60 000; 0 or more than a timer counts, 2^31 - 1: without end). */
   timeoutMs?: number;
-  /** How long `connect` tries (10 000; 0: without end). */
+  /** Time that `connect` tries (10 000; 0: without end). */
   connectTimeoutMs?: number;
   /** Shortest and longest pause between two connection attempts (100, 10 000), with jitter. */
   backoffMs?: [least: number, most: number];
@@ -215,7 +215,7 @@ export interface ClientOptions {
   /**
    * Told about all that no caller waits for: an error that a handler threw (with the event), a lost connection, a failed
    * ack, a refused renewal, a subscription that ended, the failure of a call that is not awaited. Without it, errors that a
-   * retry cannot mend go to the console.
+   * retry cannot help go to the console.
    */
   onError?: (error: Error, context?: ErrorContext) => void;
 }
@@ -224,7 +224,7 @@ export interface ClientOptions {
 export interface ErrorContext {
   event: ReceivedEvent<any>;
   attempt: number;
-  /** Of the subscription. */
+  /** Topic or pattern of the subscription. */
   topic: string;
   group: string | undefined;
 }

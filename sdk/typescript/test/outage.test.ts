@@ -1,4 +1,4 @@
-// Connections that fail, hang, lie or were never there: what is told, what is tried again, and what must not end the process.
+// Connections that fail, hang, lie or never were there: reports, retries, and a process that lives on.
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { WebSocket } from "ws";
 import { PromClient, PromError, type SocketClass } from "../src/index.js";

@@ -1,4 +1,4 @@
-// The scripts of sdk/scenarios, which every client runs: a fake hub that does and expects exactly what they say. The format
+// The scripts of sdk/scenarios, which every client runs: a fake hub that follows them step by step. The format
 // is in sdk/scenarios/README.md.
 import { readdirSync, readFileSync } from "node:fs";
 import { expect, it } from "vitest";
@@ -11,7 +11,7 @@ const folder = new URL("../../scenarios/", import.meta.url);
 const ALWAYS = ["PING", "PAUSE", "RESUME"];
 const PATIENCE = 5_000;
 
-/** Whether `frame` has the fields of `wanted`; a `$name` is bound by the first value that it meets. */
+/** True if `frame` has the fields of `wanted`; a `$name` is bound by the first value that it meets. */
 function has(frame: any, wanted: any, bound: Map<string, unknown>): boolean {
   if (typeof wanted === "string" && wanted.startsWith("$")) {
     if (!bound.has(wanted)) bound.set(wanted, frame);
