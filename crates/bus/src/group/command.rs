@@ -13,6 +13,8 @@ pub enum Command {
         from: Seq,
         /// Most events.
         max: usize,
+        /// Most bytes; the last event may exceed them.
+        bytes: usize,
         /// There is more to come than these: whoever reads may read ahead.
         behind: bool,
     },

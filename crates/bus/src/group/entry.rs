@@ -13,7 +13,9 @@ pub(super) enum State {
     /// It may go out.
     Ready,
     /// A member has it.
-    Held { member: MemberId, deadline: Millis, since: Millis },
+    ///
+    /// `handed`: its connection has it. Until then the deadline is only the next time to look.
+    Held { member: MemberId, deadline: Millis, since: Millis, handed: bool },
     /// It comes back at `due`.
     Waiting { due: Millis },
     /// An earlier event with its key is unfinished.
@@ -30,6 +32,8 @@ pub(super) struct Entry {
     pub(super) ts: Millis,
     pub(super) appended: Millis,
     pub(super) key: Option<u64>,
+    /// Bytes of the event.
+    pub(super) size: u32,
     /// Deliveries that count.
     pub(super) attempts: u32,
     /// All deliveries since the group was loaded, released ones too.
@@ -48,7 +52,9 @@ const REASON_BYTES: usize = 200;
 impl Entry {
     pub(super) fn new(event: &Event, snapshot: bool, key: Option<u64>, attempts: u32) -> Self {
         let (id, ts, appended) = (event.id, event.ts, event.appended);
-        Self { id, ts, appended, key, attempts, deliveries: 0, lease: 0, snapshot, state: State::Ready, reason: None }
+        let size = u32::try_from(event.body.len()).unwrap_or(u32::MAX);
+        let state = State::Ready;
+        Self { id, ts, appended, key, size, attempts, deliveries: 0, lease: 0, snapshot, state, reason: None }
     }
 
     /// Whether the event was never given out, as far as is known.
@@ -88,7 +94,7 @@ impl Entry {
     pub(super) fn shown(&self, seq: Seq) -> Unanswered {
         let why = match self.state {
             State::Ready => Why::Ready,
-            State::Held { member, deadline, since } => Why::Held { member, lease: self.lease, deadline, since },
+            State::Held { member, deadline, since, .. } => Why::Held { member, lease: self.lease, deadline, since },
             State::Waiting { due } => Why::Backoff { until: due },
             State::Blocked => Why::BehindKey,
             State::Dying => Why::Dying,
@@ -120,6 +126,7 @@ mod tests {
             ts,
             appended: ts,
             key: None,
+            size: 0,
             attempts: 1,
             deliveries: 1,
             lease: 1,

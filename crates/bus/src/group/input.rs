@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use promethean_event::{Event, EventId, Millis, Seq, limits};
 
-use super::entry::State;
+use super::entry::{Entry, State};
 use super::finish::{Back, Wait};
 use super::members::Member;
 use super::{Command, Dispatcher, MemberId, MemberOptions, Policy};
@@ -64,7 +64,7 @@ impl Dispatcher {
         } else if let Some(conflict) = self.members.policy.conflict(&policy) {
             return Err(conflict);
         }
-        self.members.list.push(Member { id, options, in_flight: 0, allowance: usize::MAX, paused: false });
+        self.members.list.push(Member::new(id, options));
         Ok(())
     }
 
@@ -81,10 +81,13 @@ impl Dispatcher {
         (self.progress.dirty, self.progress.sought) = (dirty, sought);
     }
 
-    /// A member goes away: what it holds goes to the others at once.
+    /// A member goes away: the others get its events at once. Those that its connection never had lose no attempt.
     pub fn on_leave(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>) {
         let reason = "the subscriber went away without an answer";
-        self.give_back(id, now, out, || Back::Failed { wait: Wait::None, reason: reason.to_owned() });
+        self.give_back(id, now, out, |handed| match handed {
+            true => Back::Failed { wait: Wait::None, reason: reason.to_owned() },
+            false => Back::Released { wait: Wait::None },
+        });
     }
 
     /// A delivery that its member never saw comes back: it does not count.
@@ -97,15 +100,20 @@ impl Dispatcher {
 
     /// A member is taken away by the hub's shutdown: its deliveries do not count.
     pub fn on_dismiss(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>) {
-        self.give_back(id, now, out, || Back::Released { wait: Wait::None });
+        self.give_back(id, now, out, |_| Back::Released { wait: Wait::None });
     }
 
-    fn give_back(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>, back: impl Fn() -> Back) {
-        let held = |state: State| matches!(state, State::Held { member, .. } if member == id);
-        let seqs: Vec<Seq> =
-            self.pending.entries.iter().filter(|(_, entry)| held(entry.state)).map(|(&seq, _)| seq).collect();
-        for seq in seqs {
-            self.bring_back(seq, back(), now, out);
+    fn give_back(&mut self, id: MemberId, now: Millis, out: &mut Vec<Command>, back: impl Fn(bool) -> Back) {
+        let Some(holder) = self.members.get(id) else { return };
+        let handed = |entry: &Entry| match entry.state {
+            State::Held { member, handed, .. } if member == id => {
+                Some(handed || holder.handed_at(entry.lease).is_some())
+            }
+            _ => None,
+        };
+        let held = self.pending.entries.iter().filter_map(|(&seq, entry)| Some((seq, handed(entry)?)));
+        for (seq, handed) in held.collect::<Vec<_>>() {
+            self.bring_back(seq, back(handed), now, out);
         }
         self.members.list.retain(|member| member.id != id);
     }
@@ -113,6 +121,33 @@ impl Dispatcher {
     /// Stops or goes on with deliveries to a member; whether there is one.
     pub fn on_pause(&mut self, id: MemberId, paused: bool) -> bool {
         self.members.get_mut(id).map(|member| member.paused = paused).is_some()
+    }
+
+    /// Announces that hand-overs of this member are reported: its leases begin with [`Dispatcher::on_handed`].
+    pub fn on_stamps(&mut self, id: MemberId) {
+        if let Some(member) = self.members.get_mut(id) {
+            member.handed.get_or_insert_default();
+        }
+    }
+
+    /// Every delivery to a member up to the lease number `lease` was handed to its connection at `at`.
+    pub fn on_handed(&mut self, id: MemberId, lease: u64, at: Millis) {
+        if let Some(member) = self.members.get_mut(id) {
+            let timeout = member.options.ack_timeout;
+            member.handed.get_or_insert_default().add(lease, at, timeout);
+        }
+    }
+
+    /// Says how many more bytes a member may take; the last event may exceed them.
+    pub fn on_byte_allowance(&mut self, id: MemberId, bytes: usize) {
+        if let Some(member) = self.members.get_mut(id) {
+            member.bytes = bytes;
+        }
+    }
+
+    /// The bytes that a member may still take.
+    pub fn byte_allowance(&self, id: MemberId) -> usize {
+        self.members.get(id).map_or(0, |member| member.bytes)
     }
 
     /// Says how many more events a member may take for reasons outside this topic.
@@ -243,7 +278,7 @@ impl Dispatcher {
             }
             Answer::Extend { by } => {
                 let until = now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
-                if !self.pending.extend(seq, until) {
+                if !self.pending.extend(seq, until, true) {
                     return Receipt::NotInFlight;
                 }
             }
@@ -356,11 +391,24 @@ impl Dispatcher {
         self.pending.next_lease_end().is_some_and(|(at, _)| at <= now)
     }
 
+    /// The end of a lease whose time has come to be looked at, and whether it has begun.
+    fn lease_end(&self, seq: Seq, now: Millis) -> Option<(Millis, bool)> {
+        let entry = self.pending.entries.get(&seq)?;
+        let State::Held { member, handed: false, .. } = entry.state else { return None };
+        let member = self.members.get(member)?;
+        let begun = member.handed_at(entry.lease);
+        Some((begun.unwrap_or(now) + member.options.ack_timeout, begun.is_some()))
+    }
+
     /// Time passes: leases run out, waits end.
     pub fn on_tick(&mut self, now: Millis, out: &mut Vec<Command>) {
         while let Some((at, seq)) = self.pending.next_lease_end()
             && at <= now
         {
+            if let Some((until, handed)) = self.lease_end(seq, now).filter(|(until, _)| *until > now) {
+                self.pending.extend(seq, until, handed);
+                continue;
+            }
             let reason = "no answer before the lease ran out".to_owned();
             self.bring_back(seq, Back::Failed { wait: Wait::None, reason }, now, out);
         }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use promethean_event::{Filter, Ordered};
+use promethean_event::{Filter, Millis, Ordered};
+
+use super::handed::HandOvers;
 
 /// A subscriber's number, unique in the hub.
 pub type MemberId = u64;
@@ -78,13 +80,37 @@ pub(super) struct Member {
     pub(super) in_flight: usize,
     /// What it may take beyond `in_flight` for reasons outside this topic: its other topics, its mailbox.
     pub(super) allowance: usize,
+    /// Bytes that it may still take; the last event may exceed them.
+    pub(super) bytes: usize,
     pub(super) paused: bool,
+    /// The hand-overs to its connection, where they are reported.
+    pub(super) handed: Option<HandOvers>,
 }
 
 impl Member {
+    pub(super) fn new(id: MemberId, options: MemberOptions) -> Self {
+        Self { id, options, in_flight: 0, allowance: usize::MAX, bytes: usize::MAX, paused: false, handed: None }
+    }
+
     /// How many more events it can take now.
     pub(super) fn room(&self) -> usize {
-        if self.paused { 0 } else { self.options.max_in_flight.saturating_sub(self.in_flight).min(self.allowance) }
+        match self.bytes {
+            _ if self.paused => 0,
+            0 => 0,
+            _ => self.options.max_in_flight.saturating_sub(self.in_flight).min(self.allowance),
+        }
+    }
+
+    /// Takes a delivery of so many bytes off what the member may still take.
+    pub(super) fn take(&mut self, size: usize) {
+        self.in_flight += 1;
+        self.allowance = self.allowance.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(size);
+    }
+
+    /// When the delivery `lease` was handed to the connection; `None` if it was not yet.
+    pub(super) fn handed_at(&self, lease: u64) -> Option<Millis> {
+        self.handed.as_ref().and_then(|handed| handed.of(lease))
     }
 }
 
@@ -111,6 +137,12 @@ impl Members {
         let index = (0..count).map(|step| (self.turn + step) % count).find(|&at| self.list[at].room() > 0)?;
         self.turn = index + 1;
         Some(index)
+    }
+
+    /// How many bytes all members that have room can take now.
+    pub(super) fn bytes(&self) -> usize {
+        let open = self.list.iter().filter(|member| member.room() > 0);
+        open.fold(0, |sum, member| sum.saturating_add(member.bytes))
     }
 
     /// How many events all members together can take now.

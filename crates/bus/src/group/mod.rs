@@ -18,6 +18,7 @@
 mod command;
 mod entry;
 mod finish;
+mod handed;
 mod input;
 mod members;
 mod order;
@@ -168,7 +169,7 @@ impl Dispatcher {
             Some(snapshot) if !snapshot.exhausted => Command::ReadSnapshot { max },
             _ if self.progress.next <= self.progress.tail => {
                 let behind = self.progress.tail - self.progress.next >= max as u64;
-                Command::Read { from: self.progress.next, max, behind }
+                Command::Read { from: self.progress.next, max, bytes: self.members.bytes(), behind }
             }
             _ => return,
         };
@@ -179,9 +180,12 @@ impl Dispatcher {
     fn deliver(&mut self, seq: Seq, member: usize, now: Millis, out: &mut Vec<Command>) {
         let member = &mut self.members.list[member];
         let deadline = now + member.options.ack_timeout;
-        let Some(entry) = self.pending.hold(seq, member.id, now, deadline) else { return };
-        member.in_flight += 1;
-        member.allowance = member.allowance.saturating_sub(1);
+        let handed = member.handed.is_none();
+        let Some(entry) = self.pending.hold(seq, State::Held { member: member.id, deadline, since: now, handed })
+        else {
+            return;
+        };
+        member.take(entry.size as usize);
         entry.attempts = entry.attempts.saturating_add(1);
         entry.deliveries += 1;
         self.stats.counts.delivered += 1;

@@ -58,26 +58,27 @@ impl Pending {
         self.entries.insert(seq, entry);
     }
 
-    /// Gives an entry to a member until `deadline`, under a lease of its own.
-    pub(super) fn hold(&mut self, seq: Seq, member: MemberId, now: Millis, deadline: Millis) -> Option<&mut Entry> {
+    /// Gives an entry to the member of `held`, under a lease of its own.
+    pub(super) fn hold(&mut self, seq: Seq, held: State) -> Option<&mut Entry> {
+        let State::Held { deadline, .. } = held else { return None };
         let lease = self.next_lease;
         let entry = self.entries.get_mut(&seq)?;
         self.ready.remove(&(entry.is_fresh(), seq));
         self.next_lease += 1;
         self.held += 1;
         entry.lease = lease;
-        entry.state = State::Held { member, deadline, since: now };
+        entry.state = held;
         self.leases.push(deadline, seq, lease);
         self.sweep();
         self.entries.get_mut(&seq)
     }
 
-    /// Sets the deadline of a held entry; `false` if no member holds it.
-    pub(super) fn extend(&mut self, seq: Seq, until: Millis) -> bool {
-        let Some(Entry { lease, state: State::Held { deadline, .. }, .. }) = self.entries.get_mut(&seq) else {
+    /// Sets the deadline of a held entry; `false` if no member holds it. `seen`: its connection has it.
+    pub(super) fn extend(&mut self, seq: Seq, until: Millis, seen: bool) -> bool {
+        let Some(Entry { lease, state: State::Held { deadline, handed, .. }, .. }) = self.entries.get_mut(&seq) else {
             return false;
         };
-        *deadline = until;
+        (*deadline, *handed) = (until, seen);
         self.leases.push(until, seq, *lease);
         self.sweep();
         true

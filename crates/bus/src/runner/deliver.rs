@@ -19,7 +19,7 @@ impl Runner {
             match command {
                 Command::Deliver(deliver) => again.push(deliver),
                 Command::DeadLetter(letter) => letters.push(letter),
-                Command::Read { from, max, behind } => self.read(dispatcher, from, max, behind).await,
+                Command::Read { from, max, behind, .. } => self.read(dispatcher, from, max, behind).await,
                 Command::ReadSnapshot { max } => self.read_snapshot(dispatcher, max).await,
             }
         }

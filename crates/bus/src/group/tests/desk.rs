@@ -37,6 +37,12 @@ impl Desk {
         self.dispatcher.on_join(id, options, policy).expect("the same policy");
     }
 
+    pub(super) fn leave(&mut self, id: MemberId) {
+        let mut commands = Vec::new();
+        self.dispatcher.on_leave(id, self.now, &mut commands);
+        commands.into_iter().for_each(|command| self.carry_out(command, &mut Vec::new()));
+    }
+
     pub(super) fn publish(&mut self, key: Option<&str>) -> Seq {
         let seq = self.log.last().map_or(1, |event| event.seq + 1);
         let mut draft = Draft::new(Topic::parse("t").expect("a topic"), Cow::Owned(payload_of(&seq).expect("JSON")));

@@ -2,6 +2,7 @@
 
 mod answers;
 mod desk;
+mod hand_over;
 mod model;
 mod world;
 

@@ -11,7 +11,11 @@ pub(super) enum Op {
     Join {
         max_in_flight: usize,
         timeout_ms: u64,
+        /// Its leases begin with the hand-over.
+        stamps: bool,
     },
+    /// Everything that a member was given is handed to its connection.
+    HandOver(usize),
     Leave(usize),
     Pause(usize, bool),
     Ack(usize),
@@ -47,8 +51,9 @@ pub(super) fn ops() -> impl Strategy<Value = Vec<Op>> {
     let index = 0_usize..8;
     let op = prop_oneof![
         8 => (0_u8..5).prop_map(|key| Op::Publish { key }),
-        2 => (1_usize..5, prop_oneof![Just(100_u64), Just(1_000), Just(30_000)])
-            .prop_map(|(max_in_flight, timeout_ms)| Op::Join { max_in_flight, timeout_ms }),
+        2 => (1_usize..5, prop_oneof![Just(100_u64), Just(1_000), Just(30_000)], any::<bool>())
+            .prop_map(|(max_in_flight, timeout_ms, stamps)| Op::Join { max_in_flight, timeout_ms, stamps }),
+        3 => index.clone().prop_map(Op::HandOver),
         1 => index.clone().prop_map(Op::Leave),
         1 => (index.clone(), any::<bool>()).prop_map(|(who, paused)| Op::Pause(who, paused)),
         6 => index.clone().prop_map(Op::Ack),

@@ -20,6 +20,9 @@ pub(super) struct World {
     snapshot: Option<Vec<Event>>,
     cut: Seq,
     members: BTreeMap<u64, MemberOptions>,
+    /// The last hand-over of each member whose hand-overs are reported, and the leases that began.
+    handed: BTreeMap<u64, Millis>,
+    begun: BTreeSet<u64>,
     next_member: u64,
 
     held: BTreeMap<Seq, Deliver>,
@@ -54,6 +57,8 @@ impl World {
             snapshot: None,
             cut: 0,
             members: BTreeMap::new(),
+            handed: BTreeMap::new(),
+            begun: BTreeSet::new(),
             next_member: 1,
             held: BTreeMap::new(),
             delivered: Vec::new(),
@@ -111,11 +116,15 @@ impl World {
         let mut out = Vec::new();
         match *op {
             Op::Publish { key } => self.publish(key),
-            Op::Join { max_in_flight, timeout_ms } => self.join(max_in_flight, timeout_ms),
+            Op::Join { max_in_flight, timeout_ms, stamps } => self.join(max_in_flight, timeout_ms, stamps),
+            Op::HandOver(who) => self.hand_over(who),
             Op::Leave(who) => {
                 if let Some(&id) = pick(&self.members.keys().copied().collect::<Vec<_>>(), who) {
                     self.members.remove(&id);
-                    self.fail_held(|deliver| deliver.member == id);
+                    let begun = std::mem::take(&mut self.begun);
+                    self.fail_held(|deliver| deliver.member == id && begun.contains(&deliver.lease));
+                    self.begun = begun;
+                    self.held.retain(|_, deliver| deliver.member != id);
                     self.dispatcher.on_leave(id, self.now, &mut out);
                 }
             }
@@ -149,7 +158,7 @@ impl World {
         self.check();
     }
 
-    fn join(&mut self, max_in_flight: usize, timeout_ms: u64) {
+    fn join(&mut self, max_in_flight: usize, timeout_ms: u64, stamps: bool) {
         let id = self.next_member;
         self.next_member += 1;
         let options = MemberOptions { max_in_flight, ack_timeout: Duration::from_millis(timeout_ms), batch_size: 3 };
@@ -161,6 +170,27 @@ impl World {
         }
         self.dispatcher.on_join(id, options, self.policy.clone()).expect("the same policy");
         self.members.insert(id, options);
+        if stamps {
+            self.dispatcher.on_stamps(id);
+            self.handed.insert(id, Millis(0));
+        }
+    }
+
+    fn hand_over(&mut self, who: usize) {
+        let known: Vec<u64> = self.handed.keys().copied().filter(|id| self.members.contains_key(id)).collect();
+        let Some(&id) = pick(&known, who) else { return };
+        let timeout = self.members[&id].ack_timeout;
+        // Hand-overs that lie close together may count as one, at the later time.
+        if self.now.since(self.handed[&id]) < timeout / 50 {
+            return;
+        }
+        self.handed.insert(id, self.now);
+        self.dispatcher.on_handed(id, self.dispatcher.next_lease() - 1, self.now);
+        for deliver in self.held.values_mut().filter(|deliver| deliver.member == id) {
+            if self.begun.insert(deliver.lease) {
+                deliver.deadline = self.now + timeout;
+            }
+        }
     }
 
     /// As a store opens it: a key that was written after the cut is not in it any more.
@@ -208,7 +238,10 @@ impl World {
             }
             Answer::Extend { by } => {
                 let by = (*by).clamp(Duration::from_secs(1), Duration::from_secs(12 * 3600));
-                self.held.entry(seq).and_modify(|deliver| deliver.deadline = self.now + by);
+                if let Some(deliver) = self.held.get_mut(&seq) {
+                    deliver.deadline = self.now + by;
+                    self.begun.insert(deliver.lease);
+                }
             }
         }
     }
@@ -294,7 +327,7 @@ impl World {
         let state = self.dispatcher.state();
         let bytes = state.encode();
         assert_eq!(GroupState::decode(&bytes).as_ref(), Some(&state));
-        self.dispatcher = Dispatcher::new(state, false, self.now.0 * 1_000);
+        self.dispatcher = Dispatcher::new(state, false, self.dispatcher.next_lease().max(self.now.0 * 1_000));
         self.dispatcher.on_tail(self.tail);
         self.members.clear();
         self.held.clear();
@@ -309,7 +342,9 @@ impl World {
     fn settle(&mut self, mut out: Vec<Command>) {
         // Expired leases fail in the account as they do in the dispatcher.
         let now = self.now;
-        self.fail_held(|deliver| deliver.deadline <= now);
+        let begun = std::mem::take(&mut self.begun);
+        self.fail_held(|deliver| deliver.deadline <= now && begun.contains(&deliver.lease));
+        self.begun = begun;
         for _ in 0..10_000 {
             self.dispatcher.poll(self.now, &mut out);
             if out.is_empty() {
@@ -392,6 +427,9 @@ impl World {
             }
         }
         self.delivered.push(seq);
+        if !self.handed.contains_key(&deliver.member) {
+            self.begun.insert(deliver.lease);
+        }
         if let Some(given) = &mut self.given_since {
             given.insert(seq);
         }
@@ -421,7 +459,7 @@ impl World {
         for id in self.members.keys() {
             self.dispatcher.on_pause(*id, false);
         }
-        self.step(&Op::Join { max_in_flight: 5, timeout_ms: 30_000 });
+        self.step(&Op::Join { max_in_flight: 5, timeout_ms: 30_000, stamps: false });
         for _ in 0..20_000 {
             if self.dispatcher.lag(Some(&self.info())) == 0 {
                 assert!((self.base + 1..=self.tail).all(|seq| self.done.contains(&seq)), "an event was lost");
