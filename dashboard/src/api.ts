@@ -1,5 +1,6 @@
 // Talking to the hub: one origin, one token, one error type. The token lives as long as the tab.
 import { PromClient } from "@promethean/client";
+import { readAnswer } from "./exact";
 
 const KEY = "promethean-token";
 let token: string | undefined = read();
@@ -46,7 +47,35 @@ export function url(path: string, query: Query = {}): URL {
   return made;
 }
 
-export async function request(path: string, query: Query = {}, init: RequestInit = {}): Promise<Response> {
+/** Longest wait for an answer: a hub that hangs must not leave old numbers looking live. */
+const PATIENCE = 10_000;
+
+/** Runs `ask`; ends it by its signal after `PATIENCE`, or when `stop` says so. */
+async function limited<T>(stop: AbortSignal | null | undefined, ask: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const limit = new AbortController();
+  const end = () => limit.abort(stop?.reason);
+  const timer = setTimeout(() => limit.abort(new ApiError(0, "unreachable", "The hub gave no answer within 10 s.")), PATIENCE);
+  stop?.addEventListener("abort", end);
+  if (stop?.aborted) end();
+  try {
+    return await ask(limit.signal);
+  } catch (error) {
+    throw limit.signal.aborted ? limit.signal.reason : error;
+  } finally {
+    clearTimeout(timer);
+    stop?.removeEventListener("abort", end);
+  }
+}
+
+/** Asks and checks the status; only the head of the answer has a limit of time. */
+export const request = (path: string, query: Query = {}, init: RequestInit = {}): Promise<Response> =>
+  limited(init.signal, (signal) => ask(path, query, { ...init, signal }));
+
+/** Asks for JSON; all of it has a limit of time. */
+const json = <T>(path: string, query: Query, init: RequestInit): Promise<T> =>
+  limited(init.signal, async (signal) => readAnswer(await (await ask(path, query, { ...init, signal })).text()) as T);
+
+async function ask(path: string, query: Query, init: RequestInit): Promise<Response> {
   const headers = new Headers(init.headers);
   if (token !== undefined) headers.set("authorization", `Bearer ${token}`);
   if (init.body) headers.set("content-type", "application/json");
@@ -54,7 +83,7 @@ export async function request(path: string, query: Query = {}, init: RequestInit
   try {
     response = await fetch(url(path, query), { ...init, headers });
   } catch (cause) {
-    if ((cause as Error).name === "AbortError") throw cause;
+    if (init.signal?.aborted) throw init.signal.reason;
     throw new ApiError(0, "unreachable", "The hub does not answer.");
   }
   if (response.ok) {
@@ -67,11 +96,10 @@ export async function request(path: string, query: Query = {}, init: RequestInit
   throw error;
 }
 
-export const get = async <T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> =>
-  (await request(path, query, signal ? { signal } : {})).json();
+export const get = <T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> => json(path, query, signal ? { signal } : {});
 
-export const send = async <T>(method: "PUT" | "POST", path: string, query: Query, body: unknown): Promise<T> =>
-  (await request(path, query, { method, body: JSON.stringify(body) })).json();
+export const send = <T>(method: "PUT" | "POST", path: string, query: Query, body: unknown): Promise<T> =>
+  json(path, query, { method, body: JSON.stringify(body) });
 
 let client: PromClient | undefined;
 

@@ -1,4 +1,5 @@
 // An event as a command line that publishes it again. Pure.
+import { payloadText } from "./exact";
 import { quoted } from "./format";
 import type { Event } from "./types";
 
@@ -14,7 +15,7 @@ export function curl(event: Pick<Event, "topic" | "payload"> & Partial<Event>, b
   const lines = [`curl -X POST ${quoted(`${base}/publish/${event.topic}${query.size ? `?${query}` : ""}`)}`, `-H 'content-type: application/json'`];
   if (auth) lines.push(`-H "authorization: Bearer $PROMETHEAN_TOKEN"`);
   for (const [name, value] of Object.entries(event.headers ?? {})) if (SENT.test(name)) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
-  lines.push(`--data ${quoted(JSON.stringify(event.payload))}`);
+  lines.push(`--data ${quoted(payloadText(event))}`);
   return lines.join(" \\\n  ");
 }
 

@@ -42,9 +42,9 @@ export function time(ts: number, now = Date.now()): string {
   return d.toDateString() === new Date(now).toDateString() ? clock : `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${clock}`;
 }
 
-/** One line of JSON, cut. */
-export function preview(value: unknown, most = 160): string {
-  const text = JSON.stringify(value) ?? "";
+/** JSON text on one line, cut. */
+export function preview(json: string, most = 160): string {
+  const text = json.slice(0, 4 * most).replace(/\s*\n\s*/g, "");
   return text.length > most ? `${text.slice(0, most)}…` : text;
 }
 

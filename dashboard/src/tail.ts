@@ -93,4 +93,13 @@ export function headersOf(text: string): Record<string, string> {
   return made;
 }
 
-export const listOf = (text: string): string[] => text.split(",").map((part) => part.trim()).filter(Boolean);
+/** "a, b" → its items; one with a comma is in double quotes, as `item` writes it. */
+export const listOf = (text: string): string[] =>
+  (text.match(/\s*"(?:[^"\\]|\\.)*"\s*(?=,|$)|[^,]+/g) ?? []).map((part) => unquoted(part.trim())).filter(Boolean);
+
+function unquoted(part: string): string {
+  try { return part.startsWith('"') ? String(JSON.parse(part)) : part; } catch { return part; }
+}
+
+/** One item of a list, in quotes where it would be read as something else. */
+export const item = (text: string): string => (listOf(text).length === 1 && listOf(text)[0] === text ? text : JSON.stringify(text));

@@ -1,7 +1,8 @@
 // The shapes of the ops API: PROTOCOL.md section 8 and docs/ops-api.md.
 import type { EventRecord } from "@promethean/client";
 
-export type Event = EventRecord<unknown>;
+/** An event, with the exact text of its payload where it came as such. */
+export type Event = EventRecord<unknown> & { readonly payloadText?: string };
 
 export interface Hub {
   version: string; store: string; startedAt: number; now: number;

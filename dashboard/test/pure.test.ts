@@ -6,7 +6,7 @@ import { ago, bytes, count, duration, left, many, preview, quoted, rate, time } 
 import { layout } from "../src/graph";
 import { join } from "../src/poll";
 import { href, parse } from "../src/route";
-import { headersOf, listOf } from "../src/tail";
+import { headersOf, item, listOf } from "../src/tail";
 import type { Event, Group, Hub } from "../src/types";
 
 const group = (more: Partial<Group>): Group => ({ topic: "t", group: "g", members: 1, inflight: 0, lag: 0, lagMs: 0, seq: 1, redelivered: 0, deadLettered: 0, paused: false, ...more });
@@ -25,7 +25,7 @@ describe("numbers and times", () => {
   });
 
   it("cut a payload and quote for a shell", () => {
-    expect(preview({ a: "x".repeat(50) }, 10)).toBe(`{"a":"xxxx…`);
+    expect(preview(JSON.stringify({ a: "x".repeat(50) }), 10)).toBe(`{"a":"xxxx…`);
     expect(quoted("it's")).toBe(`'it'\\''s'`);
   });
 });
@@ -96,6 +96,11 @@ describe("addresses and filters", () => {
   });
   it("read lists and headers as people write them", () => {
     expect([listOf(" a, b ,,"), headersOf("x-a=1, x-b = 2=3, junk")]).toEqual([["a", "b"], { "x-a": "1", "x-b": "2=3" }]);
+  });
+  it("take a key with a comma in quotes, as the inspector's link has it", () => {
+    expect(listOf(`"a,b", c, "d \\" e"`)).toEqual(["a,b", "c", `d " e`]);
+    for (const key of ["plain", "a,b", " spaces ", `quo"te`, `"`, `"x"`, ",", "back\\slash", `a"b,c`]) expect(listOf(item(key)), key).toEqual([key]);
+    expect(item("plain")).toBe("plain");
   });
 });
 

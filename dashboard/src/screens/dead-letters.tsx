@@ -1,6 +1,7 @@
 // What was given up on, why, and sending it back.
 import { useState } from "preact/hooks";
 import { send } from "../api";
+import { line, payloadText } from "../exact";
 import { ago, count, many, preview } from "../format";
 import { useGet, useNow } from "../poll";
 import { href } from "../route";
@@ -60,7 +61,7 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
           { title: "Group", cell: (x) => x.group },
           { title: "Reason", wide: true, cell: (x) => x.err },
           { title: "Attempts", num: true, cell: (x) => x.attempts },
-          { title: "Event", wide: true, cell: (x) => <code>{preview(x.original.payload, 80)}</code> },
+          { title: "Event", wide: true, cell: (x) => <code>{preview(payloadText(x.original), 80)}</code> },
           { title: "", cell: (x) => (x.foreign ? <Pill tone="calm">no dead letter</Pill> : x.redriven ? <Pill tone="good">sent back</Pill> : <Pill tone="warn">waits</Pill>) },
         ]} />
         {(after || data?.next) && <div class="row pad">
@@ -72,7 +73,7 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
         <Dialog title="Dead letter" onClose={() => setOpen(undefined)}>
           <p><b>{open.err}</b></p>
           <p class="muted">{!open.foreign && `${many(open.attempts, "attempt")} by ${open.group}, `}{ago(open.ts, now)}</p>
-          <Json value={open.original} />
+          <Json text={line(open.original)} />
           <div class="row end">
             <a class="button" href={href("causality", { id: open.id })}>Causality</a>
             <button type="button" class="primary" disabled={!may || open.redriven || open.foreign} onClick={() => { setAsked({ ids: [open.id], words: "this letter" }); setOpen(undefined); }}>Send back…</button>

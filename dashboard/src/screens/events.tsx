@@ -1,6 +1,7 @@
 // Events as they come: filter, hold still, look closely, publish, take along.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, request, type ApiError } from "../api";
+import { line, payloadText } from "../exact";
 import { count, preview, rate, time } from "../format";
 import { useGet } from "../poll";
 import { amend } from "../route";
@@ -89,7 +90,7 @@ export function Events({ query, hub }: { query: Record<string, string>; hub: Hub
       <form class="filters panel" role="search" aria-label="Filter events" onSubmit={(event) => event.preventDefault()}>
         <Field label="Topic or pattern"><input list="topics" value={form.topic} placeholder="**" spellcheck={false} onInput={set("topic")} /></Field>
         <datalist id="topics">{topics.slice(0, 200).map((topic) => <option key={topic.topic} value={topic.topic} />)}</datalist>
-        <Field label="Key"><input value={form.key} placeholder="any of a, b" spellcheck={false} onInput={set("key")} /></Field>
+        <Field label="Key"><input value={form.key} placeholder='any of a, b, "c,d"' spellcheck={false} onInput={set("key")} /></Field>
         <Field label="Tag"><input value={form.tag} placeholder="any of #a, #b" spellcheck={false} onInput={set("tag")} /></Field>
         <Field label="Header"><input value={form.header} placeholder="x-trace=1" spellcheck={false} onInput={set("header")} /></Field>
         <Field label="From"><select value={form.from || "live"} onChange={(e) => setForm({ ...form, from: e.currentTarget.value === "live" ? "" : e.currentTarget.value })}><option value="live">now on</option><option value="time">a time</option><option value="earliest">the first</option></select></Field>
@@ -105,7 +106,7 @@ export function Events({ query, hub }: { query: Record<string, string>; hub: Hub
             { title: "Topic", cell: (x) => x.topic },
             { title: "Seq", num: true, cell: (x) => count(x.seq) },
             { title: "Key", cell: (x) => x.key ?? <span class="muted">–</span> },
-            { title: "Payload", wide: true, cell: (x) => <code>{preview(x.payload)}</code> },
+            { title: "Payload", wide: true, cell: (x) => <code>{preview(payloadText(x))}</code> },
             { title: "Tags", cell: (x) => x.tags?.map((tag) => <span key={tag} class="tag">{tag}</span>) },
           ]} />
         </section>
@@ -135,7 +136,7 @@ function Export({ ask, shown, onClose }: { ask: Ask; shown: Event[]; onClose: ()
       <p>As NDJSON, one event a line.</p>
       <Problem error={error} />
       <div class="row end">
-        <button type="button" onClick={() => { download("events.ndjson", "application/x-ndjson", shown.map((event) => `${JSON.stringify(event)}\n`).join("")); onClose(); }}>The {count(shown.length)} in view</button>
+        <button type="button" onClick={() => { download("events.ndjson", "application/x-ndjson", shown.map((event) => `${line(event)}\n`).join("")); onClose(); }}>The {count(shown.length)} in view</button>
         <button type="button" class="primary" disabled={!single || busy} title={single ? undefined : "Choose one topic first"} onClick={() => void all()}>{busy ? "Reading…" : single ? `All of ${ask.topic}` : "All of a topic"}</button>
       </div>
     </Dialog>

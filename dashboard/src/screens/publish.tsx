@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import type { PromError, Published } from "@promethean/client";
 import { getToken, hub as client } from "../api";
 import { curl, httpBase } from "../curl";
+import { payloadText, pretty, tree } from "../exact";
 import { count } from "../format";
 import { headersOf, listOf } from "../tail";
 import type { Event, Hub, Topic } from "../types";
@@ -15,17 +16,16 @@ export function Publish({ draft, topics, hub, onClose }: Props) {
   const [key, setKey] = useState(draft.key ?? "");
   const [tags, setTags] = useState(draft.tags?.join(", ") ?? "");
   const [headers, setHeaders] = useState(Object.entries(draft.headers ?? {}).filter(([name]) => !name.startsWith("promethean-")).map((pair) => pair.join("=")).join(", "));
-  const [text, setText] = useState(draft.payload === undefined ? "{\n  \n}" : JSON.stringify(draft.payload, null, 2));
+  const [text, setText] = useState(draft.payload === undefined ? "{\n  \n}" : pretty(tree(payloadText(draft as Event))));
   const [done, setDone] = useState<Published>();
   const [error, setError] = useState<Error>();
-  let payload: unknown;
   let wrong = "";
-  try { payload = JSON.parse(text); } catch (cause) { wrong = (cause as Error).message; }
+  try { JSON.parse(text); } catch (cause) { wrong = (cause as Error).message; }
   const opts = { ...(key && { key }), ...(tags && { tags: listOf(tags) }), ...(headers && { headers: headersOf(headers) }) };
   const publish = async () => {
     setError(undefined);
     setDone(undefined);
-    try { setDone(await client().publish(topic.trim(), payload, { ...opts, timeoutMs: 10_000 })); } catch (cause) { setError(cause as PromError); }
+    try { setDone(await client().publishRaw(topic.trim(), text.trim(), { ...opts, timeoutMs: 10_000 })); } catch (cause) { setError(cause as PromError); }
   };
   return (
     <Dialog title="Publish an event" onClose={onClose}>
@@ -42,7 +42,7 @@ export function Publish({ draft, topics, hub, onClose }: Props) {
         <Problem error={error} />
         {done && <p class="done" role="status">Stored as seq {count(done.seq)}: <code>{done.id}</code></p>}
         <div class="row end">
-          <Copy text={() => curl({ topic, payload, ...opts }, httpBase(hub?.http, location), getToken() !== undefined)}>Copy as curl</Copy>
+          <Copy text={() => curl({ topic, payload: undefined, payloadText: text.trim(), ...opts }, httpBase(hub?.http, location), getToken() !== undefined)}>Copy as curl</Copy>
           <button type="submit" class="primary" disabled={!!wrong || !topic.trim()}>Publish</button>
         </div>
       </form>

@@ -1,5 +1,6 @@
 // All topics, and one of them with its rate, groups and live keys.
 import { useState } from "preact/hooks";
+import { payloadText } from "../exact";
 import { ago, bytes, count, many, preview, rate } from "../format";
 import { useGet, useNow, useSamples } from "../poll";
 import { href } from "../route";
@@ -72,7 +73,7 @@ function One({ name, topic, now }: { name: string; topic: Topic | undefined; now
         <Table label="Latest event of each key" rows={Object.entries(keys.data?.entries ?? {})} id={([key]) => key} empty="No keyed events." cols={[
           { title: "Key", by: ([key]) => key, cell: ([key, event]) => <a href={href("events", { topic: name, id: event.id })}>{key}</a> },
           { title: "Seq", num: true, by: ([, event]) => event.seq, cell: ([, event]) => count(event.seq) },
-          { title: "Payload", wide: true, cell: ([, event]) => <code>{preview(event.payload, 120)}</code> },
+          { title: "Payload", wide: true, cell: ([, event]) => <code>{preview(payloadText(event), 120)}</code> },
           { title: "When", num: true, by: ([, event]) => event.ts, cell: ([, event]) => ago(event.ts, now) },
         ]} />
         {keys.data?.next && <p class="muted small pad">The first 200 keys. Others: <code>GET /latest-by-key?topic={name}&amp;key=…</code></p>}
