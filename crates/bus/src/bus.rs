@@ -229,7 +229,7 @@ impl Bus {
             return Err(Error::shutting_down());
         }
         let id = self.core.next_subscription.fetch_add(1, Ordering::Relaxed);
-        Membership::open(&self.core, id, request, inbox).await
+        Membership::attach(&self.core, id, request, inbox).await
     }
 
     /// Where a group stands on a topic; `None`: it has no cursor there.

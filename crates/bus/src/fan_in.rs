@@ -197,7 +197,7 @@ async fn join(inner: &Arc<Inner>, topic: &Topic, from: From, tails: &mut JoinSet
         return Ok(None);
     }
     joined.topics.insert(topic.clone());
-    if joined.paused {
+    if inner.subscriber.is_paused() {
         inner.tell(topic, Input::Pause(inner.subscriber.id, true));
     }
     Ok(Some(cursor))

@@ -1,19 +1,23 @@
 //! The queue of deliveries for their subscribers. One inbox may serve many subscriptions: a connection has one.
 //!
-//! Bounded by its subscribers: each holds at most `max_in_flight` events, what is queued included, and what has
-//! expired while it was queued is dropped before it can pile up.
+//! Invariants: what waits here, and on its way out of the connection, is bounded by the credit that was taken for it:
+//! [`InboxOptions::bytes`] and one event more; deliveries of one lane stay in order; a subscriber that is not open yet, or
+//! is paused, gets nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use promethean_event::{Event, EventId, Millis};
 use promethean_store::Fence;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::Error;
+use crate::credit::Account;
 use crate::group::MemberId;
-use crate::lane::{Lane, Subscriber};
+use crate::lane::{Holder, Lane, Subscriber, call};
 
 /// A subscription's number, unique in the hub.
 pub type SubscriptionId = MemberId;
@@ -56,30 +60,77 @@ impl Given {
         self.deadline <= now && self.deadline != Millis(0)
     }
 
+    /// The bytes that it is counted with.
+    pub(crate) fn size(&self) -> usize {
+        self.event.body.len()
+    }
+
     fn is_ours(&self) -> bool {
         self.fence.as_ref().is_none_or(Fence::holds)
     }
 }
 
+/// Most bytes that wait for one connection, where nothing else is said.
+pub const CONNECTION_BYTES: usize = 8 * 1024 * 1024;
+
+/// What an inbox may hold, and for what.
+#[derive(Debug, Clone, Copy)]
+pub struct InboxOptions {
+    /// Most bytes of events that wait, one event more included.
+    pub bytes: usize,
+    /// A connection writes what is taken: it counts until [`Inbox::set_sending`] says that it is written. A subscription
+    /// gets nothing until [`crate::Membership::open`].
+    pub connection: bool,
+    /// How long an ephemeral tail may have too many bytes waiting, of which none is taken, before it ends.
+    pub patience: Option<Duration>,
+}
+
+impl Default for InboxOptions {
+    fn default() -> Self {
+        Self { bytes: CONNECTION_BYTES, connection: false, patience: None }
+    }
+}
+
 /// Where deliveries wait. Clones share one queue.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Inbox {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    wake: Notify,
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Inbox({} bytes)", self.buffered())
+    }
 }
 
-#[derive(Default)]
+struct Shared {
+    options: InboxOptions,
+    queue: Mutex<Queue>,
+    wake: Notify,
+    /// Holds the bytes that the connection has taken and not written.
+    sending: Holder,
+}
+
+type Batches = VecDeque<(Arc<Lane>, VecDeque<Given>)>;
+
 struct Queue {
-    batches: VecDeque<(Arc<Lane>, VecDeque<Given>)>,
-    ended: Vec<(SubscriptionId, Error)>,
+    batches: Batches,
+    /// Batches of subscribers that are not open, and of tails that are paused.
+    parked: Batches,
+    bytes: Account<Holder>,
+    /// When bytes were taken or written last.
+    moved: Instant,
+    ended: Vec<(Arc<Subscriber>, Error)>,
 }
 
 impl Queue {
+    fn add(batches: &mut Batches, lane: &Arc<Lane>, batch: VecDeque<Given>) {
+        match batches.back_mut() {
+            Some((last, waiting)) if Arc::ptr_eq(last, lane) => waiting.extend(batch),
+            _ => batches.push_back((Arc::clone(lane), batch)),
+        }
+    }
+
     /// Takes out what `take` selects of the lanes that `of` selects.
     fn purge(
         &mut self,
@@ -87,15 +138,27 @@ impl Queue {
         take: impl Fn(&Given) -> bool,
         mut into: impl FnMut(&Arc<Lane>, VecDeque<Given>),
     ) {
-        for (lane, batch) in &mut self.batches {
-            if of(lane) {
-                let (out, kept) = std::mem::take(batch).into_iter().partition::<VecDeque<_>, _>(&take);
-                *batch = kept;
-                lane.taken(out.len());
-                into(lane, out);
-            }
+        let Self { batches, parked, bytes, .. } = self;
+        for (lane, batch) in batches.iter_mut().chain(parked.iter_mut()).filter(|(lane, _)| of(lane)) {
+            let (out, kept) = std::mem::take(batch).into_iter().partition::<VecDeque<_>, _>(&take);
+            *batch = kept;
+            bytes.give_back(lane.holder(), out.iter().map(Given::size).sum());
+            lane.taken(out.len());
+            into(lane, out);
         }
-        self.batches.retain(|(_, batch)| !batch.is_empty());
+        batches.retain(|(_, batch)| !batch.is_empty());
+        parked.retain(|(_, batch)| !batch.is_empty());
+        call(bytes);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.batches.is_empty() && !self.ended.iter().any(|(subscriber, _)| subscriber.is_open())
+    }
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self::with(InboxOptions::default())
     }
 }
 
@@ -105,42 +168,87 @@ impl Inbox {
         Self::default()
     }
 
-    /// Takes what is there, at most `events` and about `bytes`, in order; leaves out what expired before `now`.
+    /// An empty inbox with these options.
+    pub fn with(options: InboxOptions) -> Self {
+        let queue = Queue {
+            batches: VecDeque::new(),
+            parked: VecDeque::new(),
+            bytes: Account::new(options.bytes),
+            moved: Instant::now(),
+            ended: Vec::new(),
+        };
+        let sending = Holder::new(Arc::default());
+        Self { shared: Arc::new(Shared { options, queue: Mutex::new(queue), wake: Notify::new(), sending }) }
+    }
+
+    /// Takes deliveries, at most `events` and about `bytes`, in order; leaves out those that are over at `now`.
     pub fn take(&self, events: usize, bytes: usize, now: Millis, into: &mut Vec<Given>) {
         let (mut events, mut bytes) = (events, bytes);
         let mut queue = self.shared.queue.lock();
-        while let Some((lane, batch)) = queue.batches.front_mut() {
-            let mut taken = 0;
+        let Queue { batches, bytes: account, moved, .. } = &mut *queue;
+        while let Some((lane, batch)) = batches.front_mut() {
+            let (mut taken, mut size, mut kept) = (0, 0, 0);
             while events > 0
                 && bytes > 0
                 && let Some(given) = batch.pop_front()
             {
                 taken += 1;
+                size += given.size();
                 if given.is_current(now) {
                     events -= 1;
-                    bytes = bytes.saturating_sub(given.event.body.len());
+                    kept += given.size();
+                    bytes = bytes.saturating_sub(given.size());
                     into.push(given);
                 } else if given.has_expired(now) {
                     lane.was_unseen([given]);
                 }
             }
-            lane.taken(taken);
-            if !batch.is_empty() {
-                return;
+            if taken > 0 {
+                account.give_back(lane.holder(), size);
+                if self.shared.options.connection {
+                    account.put(&self.shared.sending, kept);
+                }
+                lane.taken(taken);
+                *moved = Instant::now();
             }
-            queue.batches.pop_front();
+            if !batch.is_empty() {
+                break;
+            }
+            batches.pop_front();
         }
+        call(account);
+    }
+
+    /// Says how many bytes the connection has still to write.
+    pub fn set_sending(&self, bytes: usize) {
+        let mut queue = self.shared.queue.lock();
+        let Queue { bytes: account, moved, .. } = &mut *queue;
+        let before = account.of(&self.shared.sending);
+        if bytes < before {
+            *moved = Instant::now();
+        }
+        account.keep(&self.shared.sending, bytes);
+        account.put(&self.shared.sending, bytes.saturating_sub(before));
+        call(account);
+    }
+
+    /// Bytes that wait for the connection: of events here, and on their way out.
+    pub fn buffered(&self) -> usize {
+        let queue = self.shared.queue.lock();
+        let waiting = queue.batches.iter().chain(&queue.parked).flat_map(|(_, batch)| batch);
+        waiting.map(Given::size).sum::<usize>() + queue.bytes.of(&self.shared.sending)
     }
 
     /// Takes the subscriptions that the bus ended by itself, with the reason.
     pub fn take_ended(&self) -> Vec<(SubscriptionId, Error)> {
-        std::mem::take(&mut self.shared.queue.lock().ended)
+        let mut queue = self.shared.queue.lock();
+        let ended = queue.ended.extract_if(.., |(subscriber, _)| subscriber.is_open());
+        ended.map(|(subscriber, error)| (subscriber.id, error)).collect()
     }
 
     /// Whether there is nothing to take.
     pub fn is_empty(&self) -> bool {
-        let queue = self.shared.queue.lock();
-        queue.batches.is_empty() && queue.ended.is_empty()
+        self.shared.queue.lock().is_empty()
     }
 
     /// Resolves when there may be something to take. Cancel-safe.
@@ -154,25 +262,50 @@ impl Inbox {
         }
     }
 
-    /// Adds deliveries of a lane.
+    pub(crate) fn options(&self) -> &InboxOptions {
+        &self.shared.options
+    }
+
+    /// Adds deliveries of a lane, for which bytes were reserved. What its subscriber does not take is noted as unseen.
     pub(crate) fn push(&self, lane: &Arc<Lane>, batch: VecDeque<Given>) {
         let mut queue = self.shared.queue.lock();
-        if lane.subscriber.is_gone() {
+        let Queue { batches, parked, bytes, .. } = &mut *queue;
+        let subscriber = &lane.subscriber;
+        if subscriber.refuses() {
+            bytes.give_back(lane.holder(), batch.iter().map(Given::size).sum());
+            call(bytes);
             lane.taken(batch.len());
             lane.was_unseen(batch);
-            return;
+        } else if batch.front().is_some_and(|first| lane.rereads(first)) {
+            lane.reread(batch.iter());
+            bytes.give_back(lane.holder(), batch.iter().map(Given::size).sum());
+            call(bytes);
+            lane.taken(batch.len());
+        } else if subscriber.is_parked() {
+            Queue::add(parked, lane, batch);
+        } else {
+            Queue::add(batches, lane, batch);
+            drop(queue);
+            self.shared.wake.notify_one();
         }
-        match queue.batches.back_mut() {
-            Some((last, waiting)) if Arc::ptr_eq(last, lane) => waiting.extend(batch),
-            _ => queue.batches.push_back((Arc::clone(lane), batch)),
-        }
-        drop(queue);
-        self.shared.wake.notify_one();
+    }
+
+    /// Changes the bytes of a lane.
+    pub(crate) fn credit<T>(&self, change: impl FnOnce(&mut Account<Holder>) -> T) -> T {
+        let mut queue = self.shared.queue.lock();
+        let result = change(&mut queue.bytes);
+        call(&mut queue.bytes);
+        result
+    }
+
+    /// When a tail has to end that has too many bytes waiting, unless some are taken before.
+    pub(crate) fn stuck_at(&self) -> Option<Instant> {
+        self.shared.options.patience.map(|patience| self.shared.queue.lock().moved + patience)
     }
 
     /// Ends a subscription: its connection is told why.
-    pub(crate) fn end(&self, subscription: SubscriptionId, error: Error) {
-        self.shared.queue.lock().ended.push((subscription, error));
+    pub(crate) fn end(&self, subscriber: &Arc<Subscriber>, error: Error) {
+        self.shared.queue.lock().ended.push((Arc::clone(subscriber), error));
         self.shared.wake.notify_one();
     }
 
@@ -184,11 +317,32 @@ impl Inbox {
         taken
     }
 
-    /// Takes out everything that belongs to `subscriber`, unseen; nothing more is added for it.
-    pub(crate) fn close(&self, subscriber: &Arc<Subscriber>) {
+    /// Changes whether a subscriber gets deliveries. What waits for a member that takes none any more is noted as unseen;
+    /// what waits for a tail is read again later, but for a snapshot, which waits here, as does what came before the
+    /// subscription was open.
+    pub(crate) fn change(&self, subscriber: &Arc<Subscriber>, change: impl FnOnce(&Subscriber)) {
         let mut queue = self.shared.queue.lock();
-        subscriber.set_gone();
+        change(subscriber);
         let its = |lane: &Arc<Lane>| Arc::ptr_eq(&lane.subscriber, subscriber);
-        queue.purge(its, |_| true, |lane, out| lane.was_unseen(out));
+        if subscriber.refuses() {
+            queue.purge(its, |_| true, |lane, out| lane.was_unseen(out));
+            if subscriber.is_gone() {
+                queue.ended.retain(|(this, _)| !Arc::ptr_eq(this, subscriber));
+            }
+        } else {
+            if subscriber.is_paused() {
+                queue.purge(its, |given| !given.snapshot, |lane, out| lane.reread(out.iter()));
+            }
+            let Queue { batches, parked, .. } = &mut *queue;
+            let (from, to) = if subscriber.is_parked() { (batches, parked) } else { (parked, batches) };
+            let (moving, staying): (Batches, Batches) =
+                std::mem::take(from).into_iter().partition(|(lane, _)| its(lane));
+            *from = staying;
+            for (lane, batch) in moving {
+                Queue::add(to, &lane, batch);
+            }
+        }
+        drop(queue);
+        self.shared.wake.notify_one();
     }
 }

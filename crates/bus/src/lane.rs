@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use promethean_event::{EventId, Millis, Topic};
+use promethean_event::{EventId, Millis, Seq, Topic};
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::Error;
 use crate::credit::Account;
@@ -22,7 +23,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    fn new(wake: Arc<Notify>) -> Self {
+    pub(crate) fn new(wake: Arc<Notify>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), wake }
     }
@@ -56,54 +57,98 @@ pub(crate) struct Subscriber {
     pub(crate) max_in_flight: usize,
     /// Whether several topics share `max_in_flight`.
     pub(crate) shared: bool,
-    /// The events that its lanes may hold together. Used only when shared.
+    /// A member of a group; else an ephemeral tail.
+    member: bool,
+    /// The events that its lanes may hold together: of a tail, in the inbox. Unused where one topic has them alone.
     events: Mutex<Account<Holder>>,
     /// The topics of delivered events, so that an answer finds its topic without asking the store. Used only when shared;
     /// the store knows the rest.
     places: Mutex<HashMap<EventId, Topic, RandomState>>,
-    /// An ephemeral tail reads nothing while this is set.
+    /// The connection knows the subscription. This and the next two change under the inbox's lock.
+    open: AtomicBool,
     paused: AtomicBool,
-    /// Deliveries of an ephemeral tail in the inbox.
-    queued: AtomicUsize,
-    /// Wakes an ephemeral tail when the queue has been taken.
-    space: Notify,
-    /// The subscription has ended: nothing of it is taken out of the inbox. Set under the inbox's lock.
+    /// The subscription has ended.
     gone: AtomicBool,
+    /// Wakes a tail that is paused.
+    resumed: Notify,
 }
 
 impl Subscriber {
-    pub(crate) fn new(id: SubscriptionId, inbox: Inbox, max_in_flight: usize, shared: bool) -> Arc<Self> {
+    pub(crate) fn new(id: SubscriptionId, inbox: Inbox, max_in_flight: usize, shared: bool, member: bool) -> Arc<Self> {
+        let open = !inbox.options().connection;
         Arc::new(Self {
             id,
             inbox,
             max_in_flight,
             shared,
-            events: Mutex::new(Account::new(max_in_flight)),
+            member,
+            events: Mutex::new(Account::new(if member { max_in_flight } else { TAIL_EVENTS })),
             places: Mutex::default(),
+            open: AtomicBool::new(open),
             paused: AtomicBool::new(false),
-            queued: AtomicUsize::new(0),
-            space: Notify::new(),
             gone: AtomicBool::new(false),
+            resumed: Notify::new(),
         })
     }
 
     /// Ends the subscription: what waits in the inbox is not taken any more, nor anything that is pushed from now on.
     pub(crate) fn close(self: &Arc<Self>) {
-        self.inbox.close(self);
+        self.inbox.change(self, |this| this.gone.store(true, Ordering::Release));
+    }
+
+    /// Lets deliveries out of the inbox: the connection knows the subscription.
+    pub(crate) fn open(self: &Arc<Self>) {
+        self.inbox.change(self, |this| this.open.store(true, Ordering::Release));
+    }
+
+    /// Stops deliveries, or resumes them.
+    pub(crate) fn set_paused(self: &Arc<Self>, paused: bool) {
+        self.inbox.change(self, |this| this.paused.store(paused, Ordering::Release));
+        self.resumed.notify_waiters();
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Under the inbox's lock.
-    pub(crate) fn set_gone(&self) {
-        self.gone.store(true, Ordering::Release);
+    /// Whether nothing may be put into the inbox for it: it goes back.
+    pub(crate) fn refuses(&self) -> bool {
+        self.is_gone() || self.member && self.is_paused()
+    }
+
+    /// Whether its deliveries stay in the inbox.
+    pub(crate) fn is_parked(&self) -> bool {
+        !self.is_open() || self.is_paused()
+    }
+
+    /// Resolves when it is resumed after the signal was enabled.
+    pub(crate) fn resume_signal(&self) -> Notified<'_> {
+        self.resumed.notified()
+    }
+
+    /// Resolves when it is not paused.
+    pub(crate) async fn resumed(&self) {
+        loop {
+            let mut resumed = std::pin::pin!(self.resumed.notified());
+            resumed.as_mut().enable();
+            if !self.is_paused() {
+                return;
+            }
+            resumed.await;
+        }
     }
 
     /// Ends the subscription from the bus's side.
-    pub(crate) fn end(&self, error: Error) {
-        self.inbox.end(self.id, error);
+    pub(crate) fn end(self: &Arc<Self>, error: Error) {
+        self.inbox.end(self, error);
     }
 
     /// The topics of delivered events, where they are known here. `last`: they are not asked for again.
@@ -125,22 +170,10 @@ impl Subscriber {
         }
         places.extend(batch.iter().map(|given| (given.event.id, given.event.topic.clone())));
     }
-
-    /// Stops an ephemeral tail, or resumes it.
-    pub(crate) fn set_paused(&self, paused: bool) {
-        self.paused.store(paused, Ordering::Release);
-        self.space.notify_one();
-    }
-
-    /// Resolves when fewer than `bound` events are queued and the tail is not paused.
-    pub(crate) async fn space(&self, bound: usize) {
-        while self.queued.load(Ordering::Acquire) >= bound || self.paused.load(Ordering::Acquire) {
-            self.space.notified().await;
-        }
-        // Pass it on: several topics may wait.
-        self.space.notify_one();
-    }
 }
+
+/// Most events that wait in the inbox of a tail.
+const TAIL_EVENTS: usize = 1_000;
 
 /// A subscriber on one topic.
 pub(crate) struct Lane {
@@ -150,37 +183,113 @@ pub(crate) struct Lane {
     queued: AtomicUsize,
     /// Deliveries that left the inbox unseen, until the task that serves the lane asks. Bounded by what may be in flight.
     unseen: Mutex<Vec<(EventId, u64)>>,
+    /// Where a tail that was paused reads on. Changes under the inbox's lock.
+    again: Mutex<Option<Seq>>,
 }
 
 impl Lane {
     /// The lane of `subscriber` that is served by the task that `wake` wakes.
     pub(crate) fn new(subscriber: Arc<Subscriber>, wake: Arc<Notify>) -> Arc<Self> {
-        let holder = Holder::new(wake);
-        Arc::new(Self { subscriber, holder, queued: AtomicUsize::new(0), unseen: Mutex::default() })
+        let (holder, queued) = (Holder::new(wake), AtomicUsize::new(0));
+        Arc::new(Self { subscriber, holder, queued, unseen: Mutex::default(), again: Mutex::default() })
     }
 
-    /// Puts deliveries into the inbox.
-    pub(crate) fn give(self: &Arc<Self>, batch: VecDeque<Given>, now: Millis) {
-        let subscriber = &self.subscriber;
-        if subscriber.shared {
-            subscriber.note_places(&batch);
+    pub(crate) fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// Resolves when it may be this lane's turn to take credit.
+    pub(crate) async fn called(&self) {
+        self.holder.wake.notified().await;
+    }
+
+    /// Puts deliveries into the inbox, for which bytes were reserved.
+    pub(crate) fn give(self: &Arc<Self>, batch: VecDeque<Given>) {
+        if self.subscriber.shared {
+            self.subscriber.note_places(&batch);
         }
-        subscriber.queued.fetch_add(batch.len(), Ordering::AcqRel);
-        let queued = self.queued.fetch_add(batch.len(), Ordering::AcqRel) + batch.len();
-        subscriber.inbox.push(self, batch);
-        if queued > 2 * subscriber.max_in_flight {
-            self.expire(now);
-            subscriber.inbox.purge(self, |given| !given.is_current(now));
-        }
+        self.queued.fetch_add(batch.len(), Ordering::AcqRel);
+        self.subscriber.inbox.push(self, batch);
+    }
+
+    /// How many deliveries wait in the inbox.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Acquire)
+    }
+
+    /// Drops deliveries that are over.
+    pub(crate) fn drop_expired(self: &Arc<Self>, now: Millis) {
+        self.expire(now);
+        self.subscriber.inbox.purge(self, |given| !given.is_current(now));
     }
 
     /// Deliveries have left the inbox.
     pub(crate) fn taken(&self, count: usize) {
         if count > 0 {
             self.queued.fetch_sub(count, Ordering::AcqRel);
-            self.subscriber.queued.fetch_sub(count, Ordering::AcqRel);
-            self.subscriber.space.notify_one();
+            if !self.subscriber.member {
+                self.change(|account, holder| account.give_back(holder, count));
+            }
         }
+    }
+
+    /// Whether a tail drops a delivery to read it again later: it is paused, or an earlier one was dropped.
+    pub(crate) fn rereads(&self, given: &Given) -> bool {
+        let tail = !self.subscriber.member && !given.snapshot;
+        tail && (self.subscriber.is_paused() || self.reads_again())
+    }
+
+    /// Notes deliveries of a tail that are read again later.
+    pub(crate) fn reread<'g>(&self, given: impl Iterator<Item = &'g Given>) {
+        let mut again = self.again.lock();
+        *again = given.map(|given| given.event.seq).chain(*again).min();
+    }
+
+    /// Whether a tail that was paused reads earlier events again.
+    pub(crate) fn reads_again(&self) -> bool {
+        self.again.lock().is_some()
+    }
+
+    /// Where a tail reads on that was paused.
+    pub(crate) fn take_again(&self) -> Option<Seq> {
+        self.again.lock().take()
+    }
+
+    /// Takes up to `want` bytes for deliveries. Where there are none, the task is woken when it is its turn.
+    pub(crate) fn reserve_bytes(&self, want: usize) -> usize {
+        self.subscriber.inbox.credit(|account| account.take(&self.holder, want))
+    }
+
+    /// Takes up to `want` bytes for deliveries, without waiting for more.
+    pub(crate) fn try_reserve_bytes(&self, want: usize) -> usize {
+        self.subscriber.inbox.credit(|account| account.try_take(&self.holder, want))
+    }
+
+    /// Whether there are bytes for a delivery.
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.subscriber.inbox.credit(|account| account.available(&self.holder) > 0)
+    }
+
+    /// Takes bytes for one delivery that is larger than what was reserved; `false`: an event is over the bound already.
+    pub(crate) fn stretch(&self, short: usize) -> bool {
+        self.subscriber.inbox.credit(|account| account.stretch(&self.holder, short))
+    }
+
+    /// Has the task woken when there are bytes.
+    pub(crate) fn wait_for_bytes(&self) {
+        self.subscriber.inbox.credit(|account| account.wait(&self.holder));
+    }
+
+    /// Gives back bytes that were reserved. `waits`: there were too few, and the task is woken when it is its turn.
+    pub(crate) fn return_bytes(&self, unused: usize, waits: bool) {
+        self.subscriber.inbox.credit(|account| {
+            account.give_back(&self.holder, unused);
+            if waits {
+                account.wait(&self.holder);
+            } else {
+                account.try_take(&self.holder, 0);
+            }
+        });
     }
 
     /// Notes deliveries that left the inbox and reached no subscriber.
@@ -204,9 +313,14 @@ impl Lane {
 
     /// The deliveries, with their leases, that the subscriber has not seen before their leases were over.
     pub(crate) fn unseen_in_time(self: &Arc<Self>, now: Millis) -> Vec<(EventId, u64)> {
-        if self.queued.load(Ordering::Acquire) > 0 {
+        if self.queued() > 0 {
             self.expire(now);
         }
+        self.take_unseen()
+    }
+
+    /// The deliveries, with their leases, that left the inbox unseen since the last call.
+    pub(crate) fn take_unseen(&self) -> Vec<(EventId, u64)> {
         std::mem::take(&mut self.unseen.lock())
     }
 
@@ -231,6 +345,11 @@ impl Lane {
         self.change(|account, holder| account.try_take(holder, want))
     }
 
+    /// Gives back room that was reserved and not used.
+    pub(crate) fn give_room_back(&self, unused: usize) {
+        self.change(|account, holder| account.give_back(holder, unused));
+    }
+
     /// How many events there is room for.
     pub(crate) fn room(&self) -> usize {
         self.subscriber.events.lock().available(&self.holder)
@@ -251,11 +370,12 @@ impl Lane {
         }
     }
 
-    /// Gives all room back and waits for none.
+    /// Gives all room back and waits for none. What waits in the inbox is to be taken out before.
     pub(crate) fn release(&self) {
         if self.subscriber.shared {
             self.change(Account::leave);
         }
+        self.subscriber.inbox.credit(|account| account.leave(&self.holder));
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Account<Holder>, &Holder) -> T) -> T {

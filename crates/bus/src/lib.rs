@@ -51,7 +51,7 @@ pub use compaction::{COMPACTOR_GROUP, Compacted, Compactor, run_compactors};
 pub use error::Error;
 pub use group::{Answer, Receipt};
 pub use handler::{Handling, Running};
-pub use inbox::{Given, Inbox, SubscriptionId};
+pub use inbox::{CONNECTION_BYTES, Given, Inbox, InboxOptions, SubscriptionId};
 pub use redrive::{Letters, OWN_GROUPS, REDRIVE_GROUP, Redriven};
 pub use relay::{
     Cluster, FOREIGN, Origin, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, SeekTo,

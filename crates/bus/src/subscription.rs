@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use promethean_event::{Code, Cursor, Event, EventId, Group, Identified, Selector, SubscribeOptions, Topic};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::bus::{Core, Request, TopicGate};
@@ -50,12 +50,11 @@ pub(crate) struct Joined {
     pub(crate) joining: HashSet<Topic, RandomState>,
     /// Topics that a pattern selects and the gate did not let through: not new when it does.
     pub(crate) held_back: HashSet<Topic, RandomState>,
-    pub(crate) paused: bool,
     pub(crate) left: bool,
 }
 
 impl Membership {
-    pub(crate) async fn open(
+    pub(crate) async fn attach(
         core: &Arc<Core>,
         id: SubscriptionId,
         request: Request,
@@ -69,7 +68,7 @@ impl Membership {
             }
         }
         let shared = selectors.len() > 1 || matches!(selectors[0], Selector::Pattern(_));
-        let subscriber = Subscriber::new(id, inbox.clone(), options.max_in_flight, shared);
+        let subscriber = Subscriber::new(id, inbox.clone(), options.max_in_flight, shared, group.is_some());
         let inner = Arc::new(Inner {
             core: Arc::clone(core),
             subscriber,
@@ -127,39 +126,24 @@ impl Membership {
         self.inner.core.ask(&topic, group, |reply| Input::AckUpTo { by: self.id(), id, lease, reply }).await
     }
 
-    /// Stops deliveries to this subscriber, or goes on with them.
-    pub fn pause(&self, paused: bool) {
-        let mut joined = self.inner.joined.lock();
-        joined.paused = paused;
-        for topic in &joined.topics {
-            self.inner.tell(topic, Input::Pause(self.id(), paused));
-        }
-        self.inner.subscriber.set_paused(paused);
+    /// Lets deliveries out of the inbox of a connection, which knows the subscription from now on.
+    pub fn open(&self) {
+        self.inner.subscriber.open();
     }
 
-    /// Gives deliveries back that nobody saw, without counting them as attempts, and takes no more until it goes on: for
-    /// a subscriber that is paused or about to end.
-    pub fn give_back(&self, unseen: impl IntoIterator<Item = Given>) {
-        let mut by_topic: HashMap<Topic, Vec<(EventId, Option<u64>)>, RandomState> = HashMap::default();
-        for Given { event, lease, .. } in unseen.into_iter().filter(|given| given.lease != 0) {
-            by_topic.entry(event.topic.clone()).or_default().push((event.id, Some(lease)));
-        }
-        if by_topic.is_empty() {
-            return;
-        }
-        // Else they would come here again before it ends.
-        self.pause(true);
-        for (topic, ids) in by_topic {
-            let answer = Answer::Nack { reason: None, delay: None, release: true };
-            // Nobody waits: what was given out again since is not this subscriber's to give back.
-            let (reply, _) = oneshot::channel();
-            self.inner.tell(&topic, Input::Answer { by: self.id(), ids, answer, reply });
+    /// Stops deliveries to this subscriber, or resumes them. A member's deliveries that wait in the inbox are given back
+    /// without an attempt; those of a live tail wait there.
+    pub fn pause(&self, paused: bool) {
+        let joined = self.inner.joined.lock();
+        self.inner.subscriber.set_paused(paused);
+        for topic in &joined.topics {
+            self.inner.tell(topic, Input::Pause(self.id(), paused));
         }
     }
 
     /// Whether deliveries are stopped.
     pub fn is_paused(&self) -> bool {
-        self.inner.joined.lock().paused
+        self.inner.subscriber.is_paused()
     }
 
     /// Leaves one topic, when the subscriber may no longer see it. An ephemeral tail goes on, and whoever reads it shows

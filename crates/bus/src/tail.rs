@@ -6,17 +6,17 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use promethean_event::{Event, EventId, From, Millis, Seq, Topic};
+use promethean_event::{Code, Event, EventId, From, Millis, Seq, Topic};
 use promethean_store::{KeySnapshot, ReadMax};
+use tokio::time::Instant;
 
 use crate::lane::Lane;
 use crate::subscription::Inner;
 use crate::{Error, Given};
 
-/// Most events that wait in the inbox of a tail.
-const QUEUED: usize = 1_000;
-/// Most events read at once.
+/// Most events and bytes read at once.
 const READ: usize = 500;
+const READ_BYTES: usize = 1024 * 1024;
 
 /// Where a tail starts.
 pub(crate) struct TailStart {
@@ -47,10 +47,14 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
     let mut waiting: Option<Given> = None;
     loop {
         let Some(inner) = inner.upgrade() else { return };
-        inner.subscriber.space(QUEUED).await;
+        let Some(mut credit) = Credit::take(&lane).await else { return };
+        next = lane.take_again().unwrap_or(next);
         let read = match &mut snapshot {
-            Some(reader) => reader.next(READ).await,
-            None => inner.core.store.read(&topic, next, ReadMax::events(READ)).await,
+            Some(reader) => reader.next(credit.events).await,
+            None => {
+                let most = ReadMax { events: credit.events, bytes: credit.bytes };
+                inner.core.store.read(&topic, next, most).await
+            }
         };
         match read {
             Err(error) => {
@@ -58,12 +62,23 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
                 return;
             }
             Ok(events) if events.is_empty() => {
-                if let Some(last) = waiting.take() {
-                    lane.give(VecDeque::from([Given { cut, ..last }]), Millis(0));
-                }
-                drop(inner);
-                if snapshot.take().is_none() && watch.changed().await.is_err() {
+                if let Some(last) = waiting.take()
+                    && !credit.give(&lane, VecDeque::from([Given { cut, ..last }])).await
+                {
                     return;
+                }
+                credit.give_back(&lane);
+                drop(inner);
+                if snapshot.take().is_none() {
+                    let mut resumed = std::pin::pin!(lane.subscriber.resume_signal());
+                    resumed.as_mut().enable();
+                    if lane.reads_again() {
+                        continue;
+                    }
+                    tokio::select! {
+                        changed = watch.changed() => if changed.is_err() { return },
+                        () = resumed => {}
+                    }
                 }
             }
             Ok(events) => {
@@ -76,11 +91,90 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
                 if snapshot.is_some() {
                     waiting = batch.pop_back();
                 }
-                if !batch.is_empty() {
-                    lane.give(batch, Millis(0));
+                if !credit.give(&lane, batch).await {
+                    return;
+                }
+                credit.give_back(&lane);
+            }
+        }
+    }
+}
+
+/// What a tail may put into the inbox.
+struct Credit {
+    events: usize,
+    bytes: usize,
+}
+
+impl Credit {
+    /// Waits until there is some and the tail is not paused; `None`: it has ended.
+    async fn take(lane: &Arc<Lane>) -> Option<Self> {
+        loop {
+            lane.subscriber.resumed().await;
+            let events = lane.reserve(READ);
+            if events == 0 {
+                lane.called().await;
+                continue;
+            }
+            let bytes = lane.reserve_bytes(READ_BYTES);
+            if bytes > 0 {
+                return Some(Self { events, bytes });
+            }
+            lane.give_room_back(events);
+            if !Self::called(lane).await {
+                return None;
+            }
+        }
+    }
+
+    /// Waits for bytes; `false`: for too long, and the subscription has ended.
+    async fn called(lane: &Arc<Lane>) -> bool {
+        while let Some(at) = lane.subscriber.inbox.stuck_at() {
+            tokio::select! {
+                () = lane.called() => return true,
+                () = tokio::time::sleep_until(at) => {
+                    if lane.subscriber.inbox.stuck_at().is_some_and(|at| at <= Instant::now()) {
+                        lane.subscriber.close();
+                        let message = "the client reads too slowly: too much waited for it for too long";
+                        lane.subscriber.end(Error::new(Code::RateLimited, message));
+                        return false;
+                    }
                 }
             }
         }
+        lane.called().await;
+        true
+    }
+
+    /// Puts deliveries into the inbox, those that there are no bytes for when there are; `false`: the tail has ended.
+    async fn give(&mut self, lane: &Arc<Lane>, batch: VecDeque<Given>) -> bool {
+        let mut fitting = VecDeque::with_capacity(batch.len());
+        for one in batch {
+            let short = one.size().saturating_sub(self.bytes);
+            if short > 0 && !lane.stretch(short) {
+                lane.give(std::mem::take(&mut fitting));
+                self.bytes = 0;
+                while !lane.stretch(one.size()) {
+                    lane.wait_for_bytes();
+                    if !Self::called(lane).await {
+                        return false;
+                    }
+                }
+            }
+            self.bytes = self.bytes.saturating_sub(one.size());
+            self.events = self.events.saturating_sub(1);
+            fitting.push_back(one);
+        }
+        if !fitting.is_empty() {
+            lane.give(fitting);
+        }
+        true
+    }
+
+    /// Gives back what was not used.
+    fn give_back(self, lane: &Arc<Lane>) {
+        lane.give_room_back(self.events);
+        lane.return_bytes(self.bytes, false);
     }
 }
 

@@ -19,6 +19,8 @@ enum Op {
     Bring { holder: u8, events: usize, bytes: usize },
     /// A delivery larger than what is left is pushed.
     Overdraw { holder: u8, bytes: usize },
+    /// One delivery goes beyond the limit, if none does already.
+    Stretch { holder: u8, bytes: usize },
     /// Deliveries are answered, or written to the client.
     GiveBack { holder: u8, events: usize, bytes: usize },
     /// The holder has only so much left: what it did not use goes back.
@@ -34,6 +36,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         5 => all.clone().prop_map(|(holder, events, bytes)| Op::Take { holder, events, bytes }),
         2 => all.clone().prop_map(|(holder, events, bytes)| Op::Bring { holder, events, bytes }),
         1 => all.clone().prop_map(|(holder, _, bytes)| Op::Overdraw { holder, bytes }),
+        2 => all.clone().prop_map(|(holder, _, bytes)| Op::Stretch { holder, bytes }),
         4 => all.clone().prop_map(|(holder, events, bytes)| Op::GiveBack { holder, events, bytes }),
         3 => all.clone().prop_map(|(holder, events, bytes)| Op::Keep { holder, events, bytes }),
         1 => all.prop_map(|(holder, ..)| Op::Leave { holder }),
@@ -175,6 +178,7 @@ proptest! {
             let (Op::Take { holder, .. }
             | Op::Bring { holder, .. }
             | Op::Overdraw { holder, .. }
+            | Op::Stretch { holder, .. }
             | Op::GiveBack { holder, .. }
             | Op::Keep { holder, .. }
             | Op::Leave { holder }) = op;
@@ -196,6 +200,13 @@ proptest! {
                     }
                 }
                 Op::Overdraw { bytes, .. } => connection.overdraw(holder, bytes),
+                Op::Stretch { bytes, .. } => {
+                    let before = connection.model.used();
+                    let stretched = connection.account.stretch(&holder, bytes);
+                    assert_eq!(stretched, before <= connection.model.limit, "never two beyond the limit");
+                    *connection.model.amounts.entry(holder).or_default() += if stretched { bytes } else { 0 };
+                    connection.check();
+                }
                 Op::GiveBack { events, bytes, .. } => {
                     subscriber.give_back(holder, events);
                     connection.give_back(holder, bytes);

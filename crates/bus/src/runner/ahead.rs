@@ -31,10 +31,10 @@ const SHARE: usize = 64;
 pub(crate) struct Room(AtomicUsize);
 
 impl Room {
-    /// What a group with a backlog reads at once, if it can give out `max` events now.
-    pub(super) fn read(&self, max: usize) -> ReadMax {
+    /// What a group with a backlog reads at once, if it can give out `most` now.
+    pub(super) fn read(&self, most: ReadMax) -> ReadMax {
         let free = MOST.saturating_sub(self.0.load(Ordering::Relaxed));
-        ReadMax { events: max.max(READ.events), bytes: (free / SHARE).clamp(LEAST, READ.bytes) }
+        ReadMax { events: most.events.max(READ.events), bytes: (free / SHARE).clamp(LEAST, READ.bytes) }
     }
 }
 
@@ -61,13 +61,13 @@ impl Ahead {
         self.room.0.fetch_sub(std::mem::replace(&mut self.bytes, bytes), Ordering::Relaxed);
     }
 
-    /// Up to `max` events from `from` on, where they are here.
-    pub(super) fn take(&mut self, from: Seq, max: usize, now: Millis) -> Option<Vec<Event>> {
+    /// Up to `most` events from `from` on, one at least, where they are here.
+    pub(super) fn take(&mut self, from: Seq, most: ReadMax, now: Millis) -> Option<Vec<Event>> {
         if from != self.from || self.events.is_empty() || self.until <= now {
             self.clear();
             return None;
         }
-        let count = max.max(1).min(self.events.len());
+        let count = fitting(&self.events, most);
         let taken: Vec<Event> = self.events.drain(..count).collect();
         self.from = taken.last().map_or(from, |last| last.seq + 1);
         if self.events.is_empty() {
@@ -78,10 +78,11 @@ impl Ahead {
         Some(taken)
     }
 
-    /// Keeps of `read` what is beyond `max` events.
-    pub(super) fn keep(&mut self, read: &mut Vec<Event>, max: usize, now: Millis) {
-        if read.len() > max {
-            let rest = read.split_off(max);
+    /// Keeps of `read` what is beyond `most`, but for the first event.
+    pub(super) fn keep(&mut self, read: &mut Vec<Event>, most: ReadMax, now: Millis) {
+        let count = fitting(&*read, most);
+        if read.len() > count {
+            let rest = read.split_off(count);
             self.hold(size(&rest));
             self.events = rest.into();
             self.from = read.last().map_or(0, |last| last.seq + 1);
@@ -114,6 +115,17 @@ impl Drop for Ahead {
     }
 }
 
+/// How many of the first events are within `most`: one at least, if there is one.
+fn fitting<'e>(events: impl IntoIterator<Item = &'e Event>, most: ReadMax) -> usize {
+    let mut bytes = 0_usize;
+    let fits = |event: &&Event| {
+        let first = bytes == 0;
+        bytes = bytes.saturating_add(event.body.len());
+        first || bytes <= most.bytes
+    };
+    events.into_iter().take(most.events.max(1)).take_while(fits).count()
+}
+
 fn size(events: &[Event]) -> usize {
     events.iter().map(|event| event.body.len()).sum()
 }
@@ -142,23 +154,23 @@ mod tests {
     #[test]
     fn what_was_read_too_much_is_given_out_in_order_holes_included() {
         let (mut ahead, mut read) = (Ahead::default(), events([1, 2, 3, 5, 8, 9].into_iter()));
-        ahead.keep(&mut read, 2, Millis(0));
+        ahead.keep(&mut read, ReadMax::events(2), Millis(0));
         assert_eq!(seqs(Some(read)), [1, 2]);
-        assert_eq!(seqs(ahead.take(3, 2, Millis(0))), [3, 5]);
-        assert_eq!(seqs(ahead.take(6, 9, Millis(0))), [8, 9]);
-        assert_eq!((ahead.take(10, 9, Millis(0)), ahead.expires()), (None, None));
+        assert_eq!(seqs(ahead.take(3, ReadMax::events(2), Millis(0))), [3, 5]);
+        assert_eq!(seqs(ahead.take(6, ReadMax::events(9), Millis(0))), [8, 9]);
+        assert_eq!((ahead.take(10, ReadMax::events(9), Millis(0)), ahead.expires()), (None, None));
     }
 
     #[test]
     fn what_is_not_wanted_soon_is_let_go() {
         let (mut ahead, mut read) = (Ahead::default(), events(1..=9));
-        ahead.keep(&mut read, 3, Millis(0));
+        ahead.keep(&mut read, ReadMax::events(3), Millis(0));
         ahead.expire(Millis(999));
-        assert_eq!(seqs(ahead.take(4, 1, Millis(999))), [4]);
+        assert_eq!(seqs(ahead.take(4, ReadMax::events(1), Millis(999))), [4]);
         assert_eq!(ahead.expires(), Some(Millis(0) + KEPT), "taking some does not make the rest younger");
-        assert_eq!(ahead.take(5, 1, Millis(1_000)), None);
+        assert_eq!(ahead.take(5, ReadMax::events(1), Millis(1_000)), None);
 
-        ahead.keep(&mut events(1..=9), 3, Millis(0));
+        ahead.keep(&mut events(1..=9), ReadMax::events(3), Millis(0));
         ahead.expire(Millis(1_000));
         assert_eq!(ahead.expires(), None);
     }
@@ -166,19 +178,19 @@ mod tests {
     #[test]
     fn the_more_all_groups_hold_the_less_is_read_and_what_is_let_go_counts_no_more() {
         let room = Arc::new(Room::default());
-        assert_eq!(room.read(5), READ);
-        assert_eq!(room.read(9_000).events, 9_000);
+        assert_eq!(room.read(ReadMax::events(5)), READ);
+        assert_eq!(room.read(ReadMax::events(9_000)).events, 9_000);
         let mut holders: Vec<Ahead> = Vec::new();
         let (mut read, one) = (events(1..=9), size(&events(1..=1)));
         for number in 0..3 {
             let mut ahead = Ahead::new(Arc::clone(&room));
-            ahead.keep(&mut read.clone(), 3, Millis(0));
+            ahead.keep(&mut read.clone(), ReadMax::events(3), Millis(0));
             holders.push(ahead);
             assert_eq!(room.0.load(Ordering::Relaxed), (number + 1) * 6 * one);
         }
-        assert_eq!(seqs(holders[0].take(4, 2, Millis(0))), [4, 5]);
+        assert_eq!(seqs(holders[0].take(4, ReadMax::events(2), Millis(0))), [4, 5]);
         assert_eq!(room.0.load(Ordering::Relaxed), 16 * one);
-        holders[0].keep(&mut read, 3, Millis(0));
+        holders[0].keep(&mut read, ReadMax::events(3), Millis(0));
         assert_eq!(room.0.load(Ordering::Relaxed), 18 * one, "what it held before is gone");
         holders[1].expire(Millis(0) + KEPT);
         assert_eq!(room.0.load(Ordering::Relaxed), 12 * one);
@@ -186,7 +198,7 @@ mod tests {
         assert_eq!(room.0.load(Ordering::Relaxed), 0);
         let sizes = [0, MOST - SHARE * 100_000, MOST, 2 * MOST].map(|held| {
             room.0.store(held, Ordering::Relaxed);
-            room.read(1).bytes
+            room.read(ReadMax::events(1)).bytes
         });
         assert_eq!(sizes, [READ.bytes, 100_000, LEAST, LEAST]);
     }
@@ -194,8 +206,8 @@ mod tests {
     #[test]
     fn another_place_gets_nothing() {
         let (mut ahead, mut read) = (Ahead::default(), events(1..=9));
-        ahead.keep(&mut read, 3, Millis(0));
-        assert_eq!(ahead.take(1, 5, Millis(0)), None, "a seek went elsewhere");
-        assert_eq!(ahead.take(4, 5, Millis(0)), None);
+        ahead.keep(&mut read, ReadMax::events(3), Millis(0));
+        assert_eq!(ahead.take(1, ReadMax::events(5), Millis(0)), None, "a seek went elsewhere");
+        assert_eq!(ahead.take(4, ReadMax::events(5), Millis(0)), None);
     }
 }

@@ -12,15 +12,18 @@ use crate::{Burst, Given, burst};
 
 impl Runner {
     /// Carries out `commands`, and what follows from them, except that it does not ask for more.
-    pub(super) async fn carry_out(&mut self, dispatcher: &mut Dispatcher, commands: &mut Vec<Command>) {
+    ///
+    /// Returns how many events were read.
+    pub(super) async fn carry_out(&mut self, dispatcher: &mut Dispatcher, commands: &mut Vec<Command>) -> usize {
+        let mut read = 0;
         let mut again = Vec::new();
         let mut letters = Vec::new();
         for command in commands.drain(..) {
             match command {
                 Command::Deliver(deliver) => again.push(deliver),
                 Command::DeadLetter(letter) => letters.push(letter),
-                Command::Read { from, max, behind, .. } => self.read(dispatcher, from, max, behind).await,
-                Command::ReadSnapshot { max } => self.read_snapshot(dispatcher, max).await,
+                Command::Read { from, max, behind, .. } => read += self.read(dispatcher, from, max, behind).await,
+                Command::ReadSnapshot { max } => read += self.read_snapshot(dispatcher, max).await,
             }
         }
         if !again.is_empty() {
@@ -29,13 +32,17 @@ impl Runner {
         if !letters.is_empty() {
             self.dead_letter(dispatcher, letters).await;
         }
+        read
     }
 
-    async fn read(&mut self, dispatcher: &mut Dispatcher, from: Seq, max: usize, behind: bool) {
-        let read = match self.ahead.take(from, max, self.core.clock.now()) {
+    /// Reads on from `from`, at most `max` events and what was reserved for the members.
+    async fn read(&mut self, dispatcher: &mut Dispatcher, from: Seq, max: usize, behind: bool) -> usize {
+        let bytes = self.members.values().fold(0_usize, |sum, member| sum.saturating_add(member.bytes));
+        let most = ReadMax { events: max, bytes };
+        let read = match self.ahead.take(from, most, self.core.clock.now()) {
             Some(events) => Ok(events),
             None => {
-                let at_once = if behind { self.core.ahead.read(max) } else { ReadMax::events(max) };
+                let at_once = if behind { self.core.ahead.read(most) } else { most };
                 let started = std::time::Instant::now();
                 let read = self.core.store.read(&self.topic, from, at_once).await;
                 self.core.metrics.poll_duration.observe(started.elapsed());
@@ -45,19 +52,22 @@ impl Runner {
         let now = self.core.clock.now();
         match read {
             Ok(mut events) => {
-                self.ahead.keep(&mut events, max, now);
+                self.ahead.keep(&mut events, most, now);
+                let count = events.len();
                 let mut commands = Vec::with_capacity(events.len());
                 dispatcher.on_read(from, &events, now, &mut commands);
                 self.give(dispatcher, events, commands).await;
+                count
             }
             Err(error) => {
                 tracing::error!(topic = %self.topic, group = %self.group, from, %error, "cannot read the topic");
                 self.read_again = Some(tokio::time::Instant::now() + super::TRY_AGAIN);
+                0
             }
         }
     }
 
-    async fn read_snapshot(&mut self, dispatcher: &mut Dispatcher, max: usize) {
+    async fn read_snapshot(&mut self, dispatcher: &mut Dispatcher, max: usize) -> usize {
         // One that cannot be had is not an empty one: that would end it.
         let read = match self.snapshot.take() {
             Some(snapshot) => Ok(snapshot),
@@ -84,12 +94,15 @@ impl Runner {
                 } else {
                     dispatcher.on_left_of_snapshot(&left, &events, now, &mut commands);
                 }
+                let count = events.len();
                 self.give(dispatcher, events, commands).await;
+                count
             }
             Err(error) => {
                 tracing::error!(topic = %self.topic, group = %self.group, %error, "cannot read the snapshot");
                 self.snapshot = None;
                 self.read_again = Some(tokio::time::Instant::now() + super::TRY_AGAIN);
+                0
             }
         }
     }
@@ -126,7 +139,7 @@ impl Runner {
             if self.held.is_some() {
                 member.handed.note(event.id, deliver.lease, member.options.max_in_flight);
             }
-            member.outgoing.push_back(Given {
+            let given = Given {
                 subscription: deliver.member,
                 event,
                 attempt: deliver.attempt,
@@ -136,7 +149,8 @@ impl Runner {
                 snapshot: deliver.snapshot,
                 cut: None,
                 fence: self.held.as_ref().map(|held| held.fence.clone()),
-            });
+            };
+            member.put(given);
         }
     }
 

@@ -215,7 +215,7 @@ impl Follower {
                 options: member.options,
                 policy: member.policy.clone(),
                 from: member.from,
-                paused: member.paused,
+                paused: member.subscriber().is_paused(),
                 deliveries: self.sender.clone(),
             };
             let joining = self.cluster.relays.join(&self.owner, join);
@@ -247,7 +247,7 @@ impl Follower {
                     self.remove(id);
                     return false;
                 }
-                if member.paused {
+                if member.subscriber().is_paused() {
                     remote.pause(true);
                 }
                 self.remotes.insert(id, Attached::new(remote));
@@ -310,9 +310,8 @@ impl Follower {
         let unseen = self.seat.members.get(&id).map(|member| member.lane.unseen());
         let unseen: Vec<_> = unseen.into_iter().flatten().map(|(id, lease)| (id, Some(lease))).collect();
         if let Some(attached) = self.remotes.remove(&id).filter(|_| !unseen.is_empty()) {
-            let back = Answer::Nack { reason: None, delay: None, release: true };
             tokio::spawn(async move {
-                let _ = attached.remote.answer(unseen, back).await;
+                let _ = attached.remote.answer(unseen, release()).await;
                 drop(attached);
             });
         }
@@ -322,20 +321,23 @@ impl Follower {
     fn on_given(&mut self, id: MemberId, mut given: Vec<RelayGiven>) {
         let now = self.seat.core.clock.now();
         let (Some(member), Some(attached)) = self.known(id) else { return };
-        if member.subscriber().shared || attached.in_flight() > 2 * member.options.max_in_flight {
+        let many = member.lane.queued() > 2 * member.options.max_in_flight;
+        if many {
+            member.lane.drop_expired(now);
+        }
+        if many || member.subscriber().shared {
             attached.expire(now);
             attached.charge(member);
         }
-        if member.subscriber().shared {
-            let room = member.lane.try_reserve(attached.new_of(&given));
-            let excess = attached.excess(&mut given, room);
-            if !excess.is_empty() {
-                // First nothing more, then what is too much: it must not come straight back.
-                attached.stopped = Some(Instant::now());
-                attached.remote.pause(true);
-                let back = Answer::Nack { reason: None, delay: None, release: true };
-                tokio::spawn(attached.remote.answer(excess, back));
-            }
+        let shared = member.subscriber().shared;
+        let room = if shared { member.lane.try_reserve(attached.new_of(&given)) } else { usize::MAX };
+        let mut excess = attached.excess(&mut given, room);
+        excess.extend(member.without_bytes(&mut given));
+        if !excess.is_empty() {
+            // First nothing more, then what is too much: it must not come straight back.
+            attached.stopped = Some(Instant::now());
+            attached.remote.pause(true);
+            tokio::spawn(attached.remote.answer(excess, release()));
         }
         let batch: VecDeque<Given> = given
             .into_iter()
@@ -345,12 +347,25 @@ impl Follower {
                 let RelayGiven { event, attempt, max_attempts, lease, snapshot, fence, .. } = one;
                 member.handed.note(event.id, lease, member.options.max_in_flight);
                 let (cut, fence) = (None, Some(fence));
-                Given { subscription: id, event, attempt, max_attempts, lease, deadline, snapshot, cut, fence }
+                let subscription = id;
+                Given { subscription, event, attempt, max_attempts, lease, deadline, snapshot, cut, fence }
             })
             .collect();
         attached.charge(member);
         if !batch.is_empty() {
-            member.lane.give(batch, now);
+            member.lane.give(batch);
+            self.return_unseen(id);
+        }
+    }
+
+    /// Gives deliveries back that the subscriber did not see.
+    fn return_unseen(&mut self, id: MemberId) {
+        let (Some(member), Some(attached)) = self.known(id) else { return };
+        let unseen: Vec<_> = member.lane.take_unseen().into_iter().map(|(id, lease)| (id, Some(lease))).collect();
+        if !unseen.is_empty() {
+            unseen.iter().for_each(|(id, _)| attached.answered(*id));
+            attached.charge(member);
+            tokio::spawn(attached.remote.answer(unseen, release()));
         }
     }
 
@@ -358,19 +373,22 @@ impl Follower {
     fn find_room(&mut self, now: Instant) {
         let clock = self.seat.core.clock.now();
         for (id, attached) in &mut self.remotes {
-            let Some(member) = self.seat.members.get_mut(id).filter(|member| member.subscriber().shared) else {
-                continue;
-            };
-            attached.expire(clock);
-            attached.charge(member);
+            let Some(member) = self.seat.members.get_mut(id) else { continue };
+            if member.subscriber().shared {
+                attached.expire(clock);
+                attached.charge(member);
+            }
             let Some(since) = attached.stopped else { continue };
-            let room = member.lane.room();
-            if room > 0 && (room >= member.options.max_in_flight / 2 || now >= since + REST) {
+            let room = if member.subscriber().shared { member.lane.room() } else { usize::MAX };
+            let fits = room > 0 && member.lane.has_bytes();
+            if fits && (room >= member.options.max_in_flight / 2 || now >= since + REST) {
                 attached.stopped = None;
                 attached.charge(member);
-                attached.remote.pause(member.paused);
+                member.lane.return_bytes(0, false);
+                attached.remote.pause(member.subscriber().is_paused());
             } else if now >= since + REST {
                 attached.stopped = Some(now);
+                member.lane.return_bytes(0, true);
             }
         }
     }
@@ -384,12 +402,10 @@ impl Follower {
             }
             Input::Leave(id) => self.on_leave(id),
             Input::Pause(id, paused) => {
-                if let Some(member) = self.seat.members.get_mut(&id) {
-                    member.paused = paused;
-                }
                 if let Some(attached) = self.remotes.get(&id) {
                     attached.remote.pause(paused || attached.stopped.is_some());
                 }
+                self.return_unseen(id);
             }
             Input::Answer { .. } | Input::AckUpTo { .. } => self.forward(input),
             Input::Seek { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
@@ -436,7 +452,7 @@ impl Follower {
             id,
             in_flight: self.remotes.get(&id).map_or(0, Attached::in_flight),
             max_in_flight: member.options.max_in_flight,
-            paused: member.paused,
+            paused: member.subscriber().is_paused(),
             origin: None,
         };
         self.seat.members.iter().map(status).collect()
@@ -516,8 +532,7 @@ impl Follower {
         for attached in self.remotes.values_mut() {
             let held = attached.take();
             attached.remote.pause(true);
-            let released = Answer::Nack { reason: None, delay: None, release: true };
-            back.spawn(attached.remote.answer(held, released));
+            back.spawn(attached.remote.answer(held, release()));
         }
         let _ = tokio::time::timeout(GOODBYE, async { while back.join_next().await.is_some() {} }).await;
         let ids: Vec<MemberId> = self.seat.members.keys().copied().collect();
@@ -529,7 +544,12 @@ impl Follower {
     }
 }
 
-/// What whoever asked for something else than an answer is told.
+/// Gives deliveries back without counting the attempt.
+fn release() -> Answer {
+    Answer::Nack { reason: None, delay: None, release: true }
+}
+
+/// Maps a relay failure to the error for seeks and status queries.
 fn told(error: RelayError) -> Error {
     match error {
         RelayError::Refused(error) => error,

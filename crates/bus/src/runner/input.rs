@@ -72,11 +72,12 @@ impl Runner {
             Input::Join(join) => self.admit(Member::new(*join, &self.wake)).await,
             Input::Leave(id) => self.on_leave(id),
             Input::Pause(id, paused) => {
-                if let Some(member) = self.members.get_mut(&id) {
-                    member.paused = paused;
-                }
-                if let Some(dispatcher) = &mut self.dispatcher {
+                if let (Some(member), Some(dispatcher)) = (self.members.get(&id), &mut self.dispatcher) {
                     dispatcher.on_pause(id, paused);
+                    let now = self.core.clock.now();
+                    for (id, lease) in member.lane.take_unseen() {
+                        dispatcher.on_unseen(id, lease, now, &mut self.commands);
+                    }
                 }
             }
             Input::Answer { by, ids, answer, reply } => self.on_answer(by, ids, answer, reply).await,
@@ -126,7 +127,7 @@ impl Runner {
             );
             return member.refuse(Error::new(Code::BadRequest, message));
         }
-        if member.paused {
+        if member.subscriber().is_paused() {
             dispatcher.on_pause(id, true);
         }
         let cursor = crate::status::cursor_of(&self.topic, dispatcher);

@@ -38,8 +38,12 @@ use seat::{Member, Seat};
 pub(crate) use seat::{not_the_owner, spawn};
 pub(crate) use status::saved_status;
 
-/// Most inputs taken before the dispatcher is asked again.
-const INPUTS_AT_ONCE: usize = 256;
+/// About how many events are read in a turn, and how often the dispatcher is asked: then answers and leases have their
+/// turn.
+const TURN_EVENTS: usize = 2_048;
+const STEPS: usize = 64;
+/// What a member takes at a time of the bytes that its connection may have waiting.
+const TURN_BYTES: usize = 1024 * 1024;
 /// How long after a refused save, or a read that failed, the next one is tried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -78,6 +82,15 @@ struct Held {
     state: Option<GroupState>,
     /// Somebody else has claimed it since.
     lost: bool,
+}
+
+/// What a turn has left.
+#[derive(Default)]
+struct Turn {
+    /// When to be called again at the latest.
+    wake_at: Option<Millis>,
+    /// There is more to do at once.
+    more: bool,
 }
 
 /// Why a runner ends before its members do.
@@ -138,10 +151,21 @@ impl Runner {
 
     async fn serve(&mut self) -> Result<(), Fatal> {
         loop {
-            // After a pause of the whole process this is the first thing to be found out.
+            // After a freeze of the whole process this is the first thing to be found out.
             self.must_hold()?;
-            let wake_at = self.settle().await?;
+            // Answers that are here by `now` are taken in before time passes to it.
+            let now = self.core.clock.now();
+            for _ in 0..self.inputs.len() {
+                if let Ok(input) = self.inputs.try_recv() {
+                    self.on_input(input).await?;
+                }
+            }
+            let turn = self.turn(now).await;
             self.save()?;
+            if turn.more {
+                tokio::task::yield_now().await;
+                continue;
+            }
             if self.is_idle() {
                 let above = self.dispatcher.as_ref().map_or(0, |dispatcher| dispatcher.next_lease());
                 self.core.leases.fetch_max(above, Ordering::SeqCst);
@@ -150,7 +174,7 @@ impl Runner {
                 }
             }
             let room = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.has_room());
-            let alarm = wake_at.into_iter().chain(self.ahead.expires()).min();
+            let alarm = turn.wake_at.into_iter().chain(self.ahead.expires()).min();
             let due = alarm.map(|at| self.core.clock.instant(at));
             tokio::select! {
                 // A flood of inputs must not keep the answers of a save from going out.
@@ -158,7 +182,7 @@ impl Runner {
                 () = lost(self.held.as_ref()) => {}
                 saved = self.saving.done() => self.on_saved(saved)?,
                 input = self.inputs.recv() => match input {
-                    Some(input) => self.take_inputs(input).await?,
+                    Some(input) => self.on_input(input).await?,
                     None => return Ok(()),
                 },
                 () = sleep_until(self.read_again) => {
@@ -191,44 +215,36 @@ impl Runner {
         self.members.is_empty() && self.saving.is_idle()
     }
 
-    async fn take_inputs(&mut self, first: Input) -> Result<(), Fatal> {
-        self.on_input(first).await?;
-        for _ in 1..INPUTS_AT_ONCE {
-            match self.inputs.try_recv() {
-                Ok(input) => self.on_input(input).await?,
-                Err(_) => break,
+    /// One turn: lets time pass to `now` and carries out what the dispatcher says, a bounded number of events.
+    async fn turn(&mut self, now: Millis) -> Turn {
+        let Some(mut dispatcher) = self.dispatcher.take() else { return Turn::default() };
+        let sharing = self.sharing(&mut dispatcher);
+        let mut commands = std::mem::take(&mut self.commands);
+        if dispatcher.is_overdue(now) {
+            self.take_back_unseen(&mut dispatcher, now, &mut commands);
+        }
+        // What comes back by itself wants room too, and nothing else may ever ask for it.
+        dispatcher.on_tick(now, &mut commands);
+        let mut turn = Turn::default();
+        let mut read = 0;
+        for _ in 0..STEPS {
+            dispatcher.on_tail(self.tail.borrow_and_update().seq);
+            self.reserve(&mut dispatcher, &sharing);
+            turn.wake_at = dispatcher.poll(now, &mut commands);
+            turn.more = !commands.is_empty();
+            read += self.carry_out(&mut dispatcher, &mut commands).await;
+            // What follows from it is for the next step.
+            std::mem::swap(&mut commands, &mut self.commands);
+            if !turn.more || read >= TURN_EVENTS {
+                break;
             }
         }
-        Ok(())
-    }
-
-    /// Asks the dispatcher and carries out what it says until it has nothing more to say.
-    async fn settle(&mut self) -> Result<Option<Millis>, Fatal> {
-        let Some(mut dispatcher) = self.dispatcher.take() else { return Ok(None) };
-        let sharing = self.sharing(&mut dispatcher);
-        let wake_at = loop {
-            dispatcher.on_tail(self.tail.borrow_and_update().seq);
-            let now = self.core.clock.now();
-            let mut commands = std::mem::take(&mut self.commands);
-            if dispatcher.is_overdue(now) {
-                self.take_back_unseen(&mut dispatcher, now, &mut commands);
-            }
-            // What comes back by itself wants room too, and nothing else may ever ask for it.
-            dispatcher.on_tick(now, &mut commands);
-            self.reserve(&mut dispatcher, &sharing);
-            let wake_at = dispatcher.poll(now, &mut commands);
-            let quiet = commands.is_empty();
-            self.carry_out(&mut dispatcher, &mut commands).await;
-            self.commands = commands;
-            if quiet {
-                break wake_at;
-            }
-        };
-        self.flush();
+        self.commands.append(&mut commands);
+        turn.more |= self.flush(&mut dispatcher, now) || !self.commands.is_empty();
         self.unreserve(&mut dispatcher, &sharing);
         self.metrics.observe(&mut dispatcher);
         self.dispatcher = Some(dispatcher);
-        Ok(wake_at)
+        turn
     }
 
     /// A lease that ran out while its event waited in the hub for a subscriber that reads slowly is no attempt.
@@ -242,13 +258,21 @@ impl Runner {
 
     /// The members that share their room with other topics: nothing is reserved for them yet.
     fn sharing(&self, dispatcher: &mut Dispatcher) -> Vec<MemberId> {
-        let sharing = self.members.iter().filter(|(_, member)| member.subscriber().shared);
-        sharing.map(|(&id, _)| id).inspect(|&id| dispatcher.on_allowance(id, 0)).collect()
+        let mut sharing = Vec::new();
+        for (&id, member) in &self.members {
+            if member.subscriber().shared {
+                dispatcher.on_allowance(id, 0);
+                sharing.push(id);
+            } else if member.waits {
+                dispatcher.on_allowance(id, usize::MAX);
+            }
+        }
+        sharing
     }
 
-    /// Takes of the room that members share with their other topics what this one could use, for as long as the
-    /// dispatcher decides.
-    fn reserve(&self, dispatcher: &mut Dispatcher, sharing: &[MemberId]) {
+    /// Takes of the room that members share with their other topics, and of the bytes that connections share, what this
+    /// group could use for as long as the dispatcher decides.
+    fn reserve(&mut self, dispatcher: &mut Dispatcher, sharing: &[MemberId]) {
         for &id in sharing {
             let Some(member) = self.members.get(&id) else { continue };
             let (want, has) = (dispatcher.wanted(id), dispatcher.allowance(id));
@@ -256,27 +280,54 @@ impl Runner {
                 dispatcher.on_allowance(id, has + member.lane.reserve(want - has));
             }
         }
+        for (&id, member) in &mut self.members {
+            if member.bytes == 0 && dispatcher.wanted(id) > 0 && dispatcher.allowance(id) > 0 {
+                member.bytes = member.lane.reserve_bytes(TURN_BYTES);
+                (member.full, member.waits) = (member.bytes == 0, member.bytes == 0);
+            }
+            if member.full {
+                dispatcher.on_allowance(id, 0);
+            }
+        }
     }
 
     /// Gives back what was not used, and what was answered since the last time.
-    fn unreserve(&self, dispatcher: &mut Dispatcher, sharing: &[MemberId]) {
+    fn unreserve(&mut self, dispatcher: &mut Dispatcher, sharing: &[MemberId]) {
         for &id in sharing {
             let Some(member) = self.members.get(&id) else { continue };
-            let starved = dispatcher.wanted(id) > dispatcher.allowance(id);
+            let starved = !member.full && dispatcher.wanted(id) > dispatcher.allowance(id);
             member.lane.settle(dispatcher.held_by(id), starved);
             // A member that waits for room is woken by it, not by news; any other is woken by news.
             dispatcher.on_allowance(id, if starved { 0 } else { usize::MAX });
         }
-    }
-
-    /// Hands what was decided to the members.
-    fn flush(&mut self) {
-        let now = self.core.clock.now();
-        for member in self.members.values_mut() {
-            if !member.outgoing.is_empty() {
-                member.lane.give(std::mem::take(&mut member.outgoing), now);
+        for (&id, member) in &mut self.members {
+            let full = std::mem::take(&mut member.full) && dispatcher.wanted(id) > 0;
+            if member.bytes > 0 || member.waits || full {
+                member.lane.return_bytes(std::mem::take(&mut member.bytes), full);
+                member.waits = full;
+            }
+            if full {
+                // Woken by bytes, not by news.
+                dispatcher.on_allowance(id, 0);
+            } else if !member.subscriber().shared {
+                dispatcher.on_allowance(id, usize::MAX);
             }
         }
+    }
+
+    /// Hands what was decided to the members; whether some of it came back.
+    fn flush(&mut self, dispatcher: &mut Dispatcher, now: Millis) -> bool {
+        let mut back = false;
+        for member in self.members.values_mut() {
+            if !member.outgoing.is_empty() {
+                member.lane.give(std::mem::take(&mut member.outgoing));
+            }
+            for (id, lease) in member.lane.take_unseen() {
+                dispatcher.on_unseen(id, lease, now, &mut self.commands);
+                back = true;
+            }
+        }
+        back
     }
 
     /// Loads the group's state; where there is none and `from` says where to begin, makes it. **Returned ⇒ durable.**

@@ -22,7 +22,7 @@ use crate::bus::Core;
 use crate::group::{MemberId, MemberOptions, Policy};
 use crate::inbox::Given;
 use crate::lane::{Lane, Subscriber};
-use crate::relay::{Cluster, Origin};
+use crate::relay::{Cluster, Origin, RelayGiven};
 
 /// How long whoever asks waits for an owner that can be reached: a little longer than a failover takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
@@ -48,12 +48,17 @@ pub(super) struct Member {
     pub(super) policy: Policy,
     pub(super) from: From,
     pub(super) relayed: Option<Origin>,
-    pub(super) paused: bool,
     /// Who waits to hear that it has joined.
     reply: Option<Reply<Cursor>>,
     /// Since when nobody serves it; none: it is served, or whoever could is not to be found out at the moment.
     since: Option<Instant>,
     pub(super) outgoing: VecDeque<Given>,
+    /// Bytes that were reserved in this turn and not used.
+    pub(super) bytes: usize,
+    /// An event did not fit: none that comes after it goes out before.
+    pub(super) full: bool,
+    /// It waits for bytes.
+    pub(super) waits: bool,
     /// In a cluster, what it was given by which owner.
     pub(super) handed: Handed,
 }
@@ -67,10 +72,12 @@ impl Member {
             policy,
             from,
             relayed,
-            paused: false,
             reply: Some(reply),
             since: Some(Instant::now()),
             outgoing: VecDeque::new(),
+            bytes: 0,
+            full: false,
+            waits: false,
             handed: Handed::default(),
         }
     }
@@ -103,6 +110,36 @@ impl Member {
             Some(reply) => drop(reply.send(Err(error))),
             None => self.subscriber().end(error),
         }
+    }
+
+    /// Adds a delivery to those that go out at the end of the turn; one that there are no bytes for goes back unseen.
+    pub(super) fn put(&mut self, given: Given) {
+        let short = given.size().saturating_sub(self.bytes);
+        self.full = self.full || short > 0 && !self.lane.stretch(short);
+        if self.full {
+            self.lane.was_unseen([given]);
+        } else {
+            self.bytes = self.bytes.saturating_sub(given.size());
+            self.outgoing.push_back(given);
+        }
+    }
+
+    /// Takes out of relayed deliveries those that there are no bytes for.
+    pub(super) fn without_bytes(&self, given: &mut Vec<RelayGiven>) -> Vec<(EventId, Option<u64>)> {
+        let mut fits = true;
+        let over = given.extract_if(.., |one| {
+            let size = one.event.body.len();
+            fits = fits && {
+                let taken = self.lane.try_reserve_bytes(size);
+                let fits = taken == size || self.lane.stretch(size - taken);
+                if !fits {
+                    self.lane.return_bytes(taken, true);
+                }
+                fits
+            };
+            !fits
+        });
+        over.map(|one| (one.event.id, Some(one.lease))).collect()
     }
 
     /// Puts the lease to acks of what an owner before gave; whether there was one.
@@ -261,9 +298,7 @@ impl Seat {
                         self.members.insert(member.subscriber().id, member);
                     }
                     Some(Input::Leave(id)) => drop(self.members.remove(&id)),
-                    Some(Input::Pause(id, paused)) => {
-                        self.members.get_mut(&id).into_iter().for_each(|member| member.paused = paused);
-                    }
+                    Some(Input::Pause(..)) => {}
                     // It may have been asked before, of the owner that this hub was: then it may have been done.
                     Some(answer @ (Input::Answer { .. } | Input::AckUpTo { .. })) => {
                         let message = format!("the outcome is unknown: {}", error.message);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{
     bus, drain, earliest, group, next, nothing, publish, publish_keyed, publish_tagged, subscribe, topic,
 };
-use promethean_bus::{Bus, Code, Filter, From, Inbox, Ordered, Request, Selector, SubscribeOptions};
+use promethean_bus::{Answer, Bus, Code, Filter, From, Inbox, Ordered, Request, Selector, SubscribeOptions};
 use promethean_store::ReadMax;
 use promethean_store::memory::Memory;
 
@@ -203,7 +203,10 @@ async fn what_nobody_saw_is_given_back_without_counting_the_attempt() {
         inbox.ready().await;
         inbox.take(10, usize::MAX, bus.now(), &mut given);
     }
-    membership.give_back(given);
+    membership.pause(true);
+    let ids = given.iter().map(|given| (given.event.id, Some(given.lease))).collect();
+    let release = Answer::Nack { reason: None, delay: None, release: true };
+    membership.answer(ids, release).await.expect("given back");
     drop(membership);
     let mut events = subscribe(&bus, "t.*", "g", earliest()).await;
     for _ in 0..2 {

@@ -1,6 +1,7 @@
 //! The bus from outside, on the memory engine.
 
 mod bad_input;
+mod bytes;
 mod cluster;
 mod common;
 mod compaction;

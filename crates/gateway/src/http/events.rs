@@ -14,7 +14,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use http::{HeaderMap, header};
-use promethean_bus::{Given, Inbox, Membership, Request};
+use promethean_bus::{Given, Inbox, InboxOptions, Membership, Request};
 use promethean_event::{Code, EventId, From, Millis, Selector, SubscribeOptions};
 use tokio::time::{Instant, sleep_until};
 
@@ -57,7 +57,9 @@ pub(super) async fn events(
     }
     let from = query.from(From::Latest, "snapshot")?;
     let mut first = b"retry: 1000\n: promethean\n\n".to_vec();
-    let inbox = Inbox::new();
+    let options =
+        InboxOptions { connection: true, patience: Some(hub.config.stall_deadline), ..InboxOptions::default() };
+    let inbox = Inbox::with(options);
     let last =
         headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().trim()).filter(|id| !id.is_empty());
     let resumed = match last.map(EventId::parse) {
@@ -125,6 +127,7 @@ async fn subscribe(
         .bus
         .attach(Request { topic: selector.clone(), group: None, options, gate: Some(gate), relayed: None }, inbox)
         .await?;
+    membership.open();
     Ok(membership)
 }
 
@@ -147,6 +150,8 @@ impl Tail {
 
     async fn next(&mut self) -> Vec<u8> {
         let mut given = Vec::new();
+        // The last piece is written.
+        self.inbox.set_sending(0);
         loop {
             // Also where there is always something to send: a reader may be slower than the log.
             if self.draining.has_begun() {

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use promethean_bus::{Membership, SubscriptionId};
+use promethean_bus::{Inbox, Membership, SubscriptionId};
 use promethean_event::{Group, Millis};
 
 /// All open connections. Bounded by the listener's slots.
@@ -27,7 +27,7 @@ pub struct Connection {
     pub since: Millis,
     sub: Mutex<Option<String>>,
     held: Mutex<Vec<Held>>,
-    buffered: AtomicUsize,
+    inbox: Inbox,
 }
 
 /// A subscription of a connection.
@@ -64,7 +64,7 @@ impl Connections {
     }
 
     /// Adds a connection; it goes when the guard is dropped.
-    pub(super) fn open(&self, peer: SocketAddr) -> Registered<'_> {
+    pub(super) fn open(&self, peer: SocketAddr, inbox: &Inbox) -> Registered<'_> {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let connection = Arc::new(Connection {
             id,
@@ -72,7 +72,7 @@ impl Connections {
             since: Millis::now(),
             sub: Mutex::default(),
             held: Mutex::default(),
-            buffered: AtomicUsize::new(0),
+            inbox: inbox.clone(),
         });
         self.open.lock().insert(id, Arc::clone(&connection));
         Registered { connections: self, connection }
@@ -90,9 +90,9 @@ impl Connection {
         self.held.lock().clone()
     }
 
-    /// Bytes that wait to be written to it.
+    /// Bytes that wait in the hub for it: deliveries, and frames on their way out.
     pub fn buffered_bytes(&self) -> usize {
-        self.buffered.load(Ordering::Relaxed)
+        self.inbox.buffered()
     }
 }
 
@@ -122,10 +122,6 @@ impl Registered<'_> {
 
     pub(super) fn remove(&self, id: SubscriptionId) {
         self.connection.held.lock().retain(|held| held.id != id);
-    }
-
-    pub(super) fn set_buffered(&self, bytes: usize) {
-        self.connection.buffered.store(bytes, Ordering::Relaxed);
     }
 }
 

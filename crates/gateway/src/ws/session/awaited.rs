@@ -66,7 +66,6 @@ impl<'h> Core<'h> {
         };
         let request = Request { topic: selector, group, options, gate, relayed: identity.relay.clone() };
         let (bus, inbox) = (&self.hub.bus, self.inbox.clone());
-        self.joining = true;
         self.barrier =
             Some(Box::pin(
                 async move { Awaited::Subscribed { result: bus.attach(request, &inbox).await, about, corr } },
@@ -80,7 +79,6 @@ impl<'h> Core<'h> {
     }
 
     pub(super) fn on_awaited(&mut self, awaited: Awaited) {
-        self.joining = false;
         match awaited {
             Awaited::Told(answer) => self.outbox.text(|out| out.extend_from_slice(&answer)),
             Awaited::Auth { result: Err(refusal), corr, .. } => {
@@ -115,7 +113,8 @@ impl<'h> Core<'h> {
                     max_in_flight: about.max_in_flight,
                     membership: Arc::downgrade(&membership),
                 });
-                self.subscriptions.add(membership, about);
+                self.subscriptions.add(Arc::clone(&membership), about);
+                membership.open();
             }
         }
     }

@@ -1,13 +1,12 @@
 //! Everything of a session but the socket: what frames work on while they are borrowed from the decoder.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
-use promethean_bus::{Given, Inbox, SubscriptionId};
+use promethean_bus::{Given, Inbox};
 use promethean_event::Code;
 use promethean_event::frame::{Corr, Op, write};
 use tokio::time::Instant;
@@ -43,8 +42,6 @@ pub(super) struct Core<'h> {
     pub(super) names: Names,
     pub(super) subscriptions: Subscriptions,
     pub(super) inbox: Inbox,
-    /// Subscriptions that go on after a pause and have deliveries held back.
-    pub(super) resumed: VecDeque<SubscriptionId>,
     /// The policy was another one before: what was on its way has to be looked at.
     pub(super) narrowed: bool,
     /// Deliveries on their way into the outbox; empty between steps.
@@ -54,8 +51,6 @@ pub(super) struct Core<'h> {
     pub(super) traces: Traces<'h>,
     /// A frame whose answer the next frames have to wait for: `AUTH`, `SUBSCRIBE`.
     pub(super) barrier: Option<BoxFuture<'h, Awaited>>,
-    /// The barrier is a `SUBSCRIBE`: the bus may deliver for it before this session knows the subscription.
-    pub(super) joining: bool,
     pub(super) outbox: Outbox,
     pub(super) deadlines: Deadlines,
     /// The hub shuts down: nothing more is accepted.
@@ -100,14 +95,12 @@ impl<'h> Core<'h> {
             names: Names::default(),
             subscriptions: Subscriptions::default(),
             inbox,
-            resumed: VecDeque::new(),
             narrowed: false,
             given: Vec::new(),
             publishes: Publishes::default(),
             settles: Settles::default(),
             traces: Traces::new(hub.tracer.as_ref()),
             barrier: None,
-            joining: false,
             outbox: Outbox::default(),
             deadlines: Deadlines::new(&hub.config, now),
             leaving: false,
@@ -142,11 +135,6 @@ impl<'h> Core<'h> {
         let config = &self.hub.config;
         let deliveries = config.max_outbound_bytes + config.max_event_bytes;
         self.outbox.len() < deliveries + config.max_outbound_bytes
-    }
-
-    /// Whether deliveries may be taken from the inbox: there is room, and every one of them has its subscription here.
-    pub(super) fn may_deliver(&self) -> bool {
-        self.has_room() && !self.joining
     }
 
     /// Moves answers into the outbox, writes, reads: whatever goes without waiting.
@@ -193,7 +181,7 @@ impl<'h> Core<'h> {
         let full = !self.has_room();
         let mut written = false;
         let result = self.outbox.poll_write(wire, cx, &mut written);
-        self.registered.set_buffered(self.outbox.len());
+        self.inbox.set_sending(self.outbox.len());
         if written || !full {
             self.deadlines.on_unblocked();
         }

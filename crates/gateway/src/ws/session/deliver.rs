@@ -8,7 +8,7 @@ use promethean_event::frame::write::{self, Context};
 
 use super::core::Core;
 use super::subscriptions::Subscription;
-use crate::auth::{Action, Policy};
+use crate::auth::Action;
 use crate::rejection::Rejection;
 use crate::trace::Traces;
 use crate::ws::codec::Outbox;
@@ -21,10 +21,6 @@ const FRAME: usize = 256 * 1024;
 impl Core<'_> {
     /// Moves what is there into the outbox, as far as there is room.
     pub(super) fn deliver(&mut self) {
-        if !self.may_deliver() {
-            return;
-        }
-        self.deliver_held();
         if !self.has_room() || self.inbox.is_empty() {
             return;
         }
@@ -42,17 +38,13 @@ impl Core<'_> {
             rest = others;
             match self.subscriptions.get_mut(first.subscription) {
                 None => {}
-                // Nobody sees it, and its lease would run out unseen: it goes back, and comes again after the pause.
-                Some(subscription) if subscription.paused && subscription.about.group.is_some() => {
-                    subscription.membership.give_back(these.iter().cloned());
-                }
-                Some(subscription) if subscription.holds_back() => subscription.held.extend(these.iter().cloned()),
                 Some(subscription) => write_all(&mut self.outbox, subscription, these, &mut self.traces, now),
             }
         }
         given.clear();
         given.shrink_to(EVENTS);
         self.given = given;
+        self.inbox.set_sending(self.outbox.len());
         for (id, error) in self.inbox.take_ended() {
             if let Some(about) = self.end_subscription(id) {
                 let topic = Some(&*about.topic);
@@ -60,29 +52,6 @@ impl Core<'_> {
                 let rejection = Rejection::new(error.code, format!("the subscription has ended: {}", error.message));
                 let detail = write::ErrorDetail { topic, group, ..write::ErrorDetail::default() };
                 self.outbox.text(|out| write::error(out, None, rejection.code, &rejection.msg, detail));
-            }
-        }
-    }
-
-    /// Goes on with what tails got while they were paused, as far as there is room.
-    fn deliver_held(&mut self) {
-        let now = self.hub.bus.now();
-        let policy = self.narrowed.then(|| std::sync::Arc::clone(&self.in_force.read()));
-        while self.has_room()
-            && let Some(&id) = self.resumed.front()
-        {
-            let Some(subscription) = self.subscriptions.get_mut(id).filter(|subscription| !subscription.paused) else {
-                self.resumed.pop_front();
-                continue;
-            };
-            match subscription.held.pop_front() {
-                Some(given) if given.is_current(now) && may_see(policy.as_deref(), subscription, &given) => {
-                    write_all(&mut self.outbox, subscription, &[given], &mut self.traces, now);
-                }
-                Some(_) => {}
-                None => {
-                    self.resumed.pop_front();
-                }
             }
         }
     }
@@ -96,12 +65,6 @@ impl Core<'_> {
             policy.allows(Action::Subscribe, &one.event.topic, group)
         });
     }
-}
-
-/// Whether a policy that is narrower than it was still allows a delivery that was held back.
-fn may_see(narrowed: Option<&Policy>, subscription: &Subscription, given: &Given) -> bool {
-    let group = subscription.about.group.as_ref();
-    narrowed.is_none_or(|policy| policy.allows(Action::Subscribe, &given.event.topic, group))
 }
 
 fn context(given: &Given, now: Millis) -> Context {

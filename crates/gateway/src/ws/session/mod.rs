@@ -29,7 +29,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use promethean_bus::Inbox;
+use promethean_bus::{Inbox, InboxOptions};
 use promethean_event::frame::Op;
 use promethean_event::{Code, Millis};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -62,9 +62,9 @@ const TURN: (usize, usize) = (32, 512 * 1024);
 
 /// Serves a connection until it ends.
 pub(super) async fn run(hub: Arc<Hub>, wire: Wire, first: &[u8], identity: Option<Identity>, peer: SocketAddr) {
-    let registered = hub.connections.open(peer);
+    let inbox = Inbox::with(InboxOptions { connection: true, ..InboxOptions::default() });
+    let registered = hub.connections.open(peer, &inbox);
     tracing::debug!(connection = registered.id(), %peer, "connected");
-    let inbox = Inbox::new();
     let core = Core::new(&hub, registered, inbox.clone(), identity);
     let mut session = Session {
         wire,
@@ -184,7 +184,7 @@ impl Session<'_> {
         if timer.deadline() != wake_at {
             timer.as_mut().reset(wake_at);
         }
-        let may_deliver = core.may_deliver();
+        let may_deliver = core.has_room();
         tokio::select! {
             biased;
             step = poll_fn(|cx| core.poll(wire, decoder, cx)) => step,
@@ -231,6 +231,7 @@ impl Session<'_> {
                 }
                 inbox.take(usize::MAX, usize::MAX, core.hub.bus.now(), &mut core.given);
                 core.given.clear();
+                inbox.set_sending(core.outbox.len());
             }
         };
         if timeout(LAST_ANSWERS, dismissed).await.is_err() {

@@ -151,11 +151,7 @@ impl Core<'_> {
 
     fn pause(&mut self, id: SubscriptionId, paused: bool, corr: Option<Corr>) {
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.paused = paused;
             subscription.membership.pause(paused);
-            if !paused && !subscription.held.is_empty() && !self.resumed.contains(&id) {
-                self.resumed.push_back(id);
-            }
         }
         self.ok(corr.as_ref());
     }

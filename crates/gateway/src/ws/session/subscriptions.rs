@@ -1,10 +1,10 @@
 //! The subscriptions of a connection, by name and by number.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use promethean_bus::{Given, Membership, SubscriptionId};
+use promethean_bus::{Membership, SubscriptionId};
 use promethean_event::frame::write::Head;
 use promethean_event::{Group, Selector};
 
@@ -15,16 +15,6 @@ pub(super) struct Subscription {
     pub(super) about: About,
     /// The beginning of its frames.
     pub(super) head: Head,
-    /// What a tail got while it was paused, for when it goes on: there is no group to give it back to.
-    pub(super) held: VecDeque<Given>,
-    pub(super) paused: bool,
-}
-
-impl Subscription {
-    /// Whether a new delivery has to wait here: it is paused, or others wait before it.
-    pub(super) fn holds_back(&self) -> bool {
-        self.paused || !self.held.is_empty()
-    }
 }
 
 /// What was subscribed to.
@@ -88,7 +78,7 @@ impl Subscriptions {
         self.join(&about.topic, group);
         let id = membership.id();
         self.by_name.insert(self.name.as_str().into(), id);
-        self.by_id.insert(id, Subscription { membership, about, head, held: VecDeque::new(), paused: false });
+        self.by_id.insert(id, Subscription { membership, about, head });
     }
 
     /// Ends a subscription: what it holds goes back at once.
