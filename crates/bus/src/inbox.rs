@@ -35,8 +35,10 @@ pub struct Given {
     pub max_attempts: u32,
     /// The number of this delivery; 0: an ephemeral tail, nothing to answer.
     pub lease: u64,
-    /// Until when it has to be answered; 0: never.
+    /// Until when it has to be answered, known once it is taken out of the inbox; 0: never.
     pub deadline: Millis,
+    /// How long the lease lasts that begins when it is taken out of the inbox; zero: it has begun before.
+    pub lease_for: Duration,
     /// It belongs to a snapshot start.
     pub snapshot: bool,
     /// With the last event of a tail's snapshot, where that is known: the event at which the snapshot was taken.
@@ -58,6 +60,15 @@ impl Given {
 
     fn is_over(&self, now: Millis) -> bool {
         self.deadline <= now && self.deadline != Millis(0)
+    }
+
+    /// Starts the lease; `false`: it has begun before.
+    fn hand_over(&mut self, now: Millis) -> bool {
+        let starts = !self.lease_for.is_zero();
+        if starts {
+            self.deadline = now + self.lease_for;
+        }
+        starts
     }
 
     /// The bytes that it is counted with.
@@ -181,19 +192,23 @@ impl Inbox {
         Self { shared: Arc::new(Shared { options, queue: Mutex::new(queue), wake: Notify::new(), sending }) }
     }
 
-    /// Takes deliveries, at most `events` and about `bytes`, in order; leaves out those that are over at `now`.
+    /// Takes deliveries, at most `events` and about `bytes`, in order: they are handed over at `now`, and their leases
+    /// begin. Leaves out deliveries that are over.
     pub fn take(&self, events: usize, bytes: usize, now: Millis, into: &mut Vec<Given>) {
         let (mut events, mut bytes) = (events, bytes);
         let mut queue = self.shared.queue.lock();
         let Queue { batches, bytes: account, moved, .. } = &mut *queue;
         while let Some((lane, batch)) = batches.front_mut() {
-            let (mut taken, mut size, mut kept) = (0, 0, 0);
+            let (mut taken, mut size, mut kept, mut last) = (0, 0, 0, 0);
             while events > 0
                 && bytes > 0
-                && let Some(given) = batch.pop_front()
+                && let Some(mut given) = batch.pop_front()
             {
                 taken += 1;
                 size += given.size();
+                if given.hand_over(now) {
+                    last = given.lease;
+                }
                 if given.is_current(now) {
                     events -= 1;
                     kept += given.size();
@@ -204,6 +219,9 @@ impl Inbox {
                 }
             }
             if taken > 0 {
+                if last > 0 {
+                    lane.handed(last, now);
+                }
                 account.give_back(lane.holder(), size);
                 if self.shared.options.connection {
                     account.put(&self.shared.sending, kept);

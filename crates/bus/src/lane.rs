@@ -183,6 +183,9 @@ pub(crate) struct Lane {
     queued: AtomicUsize,
     /// Deliveries that left the inbox unseen, until the task that serves the lane asks. Bounded by what may be in flight.
     unseen: Mutex<Vec<(EventId, u64)>>,
+    /// When deliveries up to which lease were handed over, until the task that serves the lane asks. Bounded by what may be
+    /// in flight: each stamp is of another delivery, and an answer makes the task ask.
+    stamps: Mutex<Vec<(u64, Millis)>>,
     /// Where a tail that was paused reads on. Changes under the inbox's lock.
     again: Mutex<Option<Seq>>,
 }
@@ -191,7 +194,14 @@ impl Lane {
     /// The lane of `subscriber` that is served by the task that `wake` wakes.
     pub(crate) fn new(subscriber: Arc<Subscriber>, wake: Arc<Notify>) -> Arc<Self> {
         let (holder, queued) = (Holder::new(wake), AtomicUsize::new(0));
-        Arc::new(Self { subscriber, holder, queued, unseen: Mutex::default(), again: Mutex::default() })
+        Arc::new(Self {
+            subscriber,
+            holder,
+            queued,
+            unseen: Mutex::default(),
+            stamps: Mutex::default(),
+            again: Mutex::default(),
+        })
     }
 
     pub(crate) fn holder(&self) -> &Holder {
@@ -255,6 +265,20 @@ impl Lane {
         self.again.lock().take()
     }
 
+    /// Notes that deliveries up to a lease were handed over.
+    pub(crate) fn handed(&self, lease: u64, at: Millis) {
+        let mut stamps = self.stamps.lock();
+        match stamps.last_mut() {
+            Some(last) if last.1 == at => last.0 = lease,
+            _ => stamps.push((lease, at)),
+        }
+    }
+
+    /// When deliveries up to which lease were handed over, since the last call.
+    pub(crate) fn take_stamps(&self) -> Vec<(u64, Millis)> {
+        std::mem::take(&mut self.stamps.lock())
+    }
+
     /// Takes up to `want` bytes for deliveries. Where there are none, the task is woken when it is its turn.
     pub(crate) fn reserve_bytes(&self, want: usize) -> usize {
         self.subscriber.inbox.credit(|account| account.take(&self.holder, want))
@@ -309,14 +333,6 @@ impl Lane {
         let waiting = self.subscriber.inbox.purge(self, |_| true);
         self.was_unseen(waiting);
         std::mem::take(&mut self.unseen.lock())
-    }
-
-    /// The deliveries, with their leases, that the subscriber has not seen before their leases were over.
-    pub(crate) fn unseen_in_time(self: &Arc<Self>, now: Millis) -> Vec<(EventId, u64)> {
-        if self.queued() > 0 {
-            self.expire(now);
-        }
-        self.take_unseen()
     }
 
     /// The deliveries, with their leases, that left the inbox unseen since the last call.

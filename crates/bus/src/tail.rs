@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use promethean_event::{Code, Event, EventId, From, Millis, Seq, Topic};
 use promethean_store::{KeySnapshot, ReadMax};
@@ -186,6 +187,7 @@ fn given(inner: &Inner, event: Event, snapshot: bool) -> Given {
         max_attempts: 0,
         lease: 0,
         deadline: Millis(0),
+        lease_for: Duration::ZERO,
         snapshot,
         cut: None,
         fence: None,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use promethean_event::{Draft, Event, EventId, Seq, Topic, payload_of};
+use promethean_event::{Draft, Event, EventId, Millis, Seq, Topic, payload_of};
 use promethean_store::{Outcome, ReadMax, Result as StoreResult};
 
 use super::Runner;
@@ -22,7 +22,9 @@ impl Runner {
             match command {
                 Command::Deliver(deliver) => again.push(deliver),
                 Command::DeadLetter(letter) => letters.push(letter),
-                Command::Read { from, max, behind, .. } => read += self.read(dispatcher, from, max, behind).await,
+                Command::Read { from, max, bytes, behind } => {
+                    read += self.read(dispatcher, from, ReadMax { events: max, bytes }, behind).await;
+                }
                 Command::ReadSnapshot { max } => read += self.read_snapshot(dispatcher, max).await,
             }
         }
@@ -35,10 +37,8 @@ impl Runner {
         read
     }
 
-    /// Reads on from `from`, at most `max` events and what was reserved for the members.
-    async fn read(&mut self, dispatcher: &mut Dispatcher, from: Seq, max: usize, behind: bool) -> usize {
-        let bytes = self.members.values().fold(0_usize, |sum, member| sum.saturating_add(member.bytes));
-        let most = ReadMax { events: max, bytes };
+    /// Reads on from `from`.
+    async fn read(&mut self, dispatcher: &mut Dispatcher, from: Seq, most: ReadMax, behind: bool) -> usize {
         let read = match self.ahead.take(from, most, self.core.clock.now()) {
             Some(events) => Ok(events),
             None => {
@@ -145,7 +145,8 @@ impl Runner {
                 attempt: deliver.attempt,
                 max_attempts,
                 lease: deliver.lease,
-                deadline: deliver.deadline,
+                deadline: Millis(0),
+                lease_for: member.options.ack_timeout,
                 snapshot: deliver.snapshot,
                 cut: None,
                 fence: self.held.as_ref().map(|held| held.fence.clone()),

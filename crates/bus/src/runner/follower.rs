@@ -346,9 +346,9 @@ impl Follower {
                 attached.hold(&one, deadline);
                 let RelayGiven { event, attempt, max_attempts, lease, snapshot, fence, .. } = one;
                 member.handed.note(event.id, lease, member.options.max_in_flight);
-                let (cut, fence) = (None, Some(fence));
+                let (cut, fence, lease_for) = (None, Some(fence), Duration::ZERO);
                 let subscription = id;
-                Given { subscription, event, attempt, max_attempts, lease, deadline, snapshot, cut, fence }
+                Given { subscription, event, attempt, max_attempts, lease, deadline, lease_for, snapshot, cut, fence }
             })
             .collect();
         attached.charge(member);

@@ -127,6 +127,7 @@ impl Runner {
             );
             return member.refuse(Error::new(Code::BadRequest, message));
         }
+        dispatcher.on_stamps(id);
         if member.subscriber().is_paused() {
             dispatcher.on_pause(id, true);
         }
@@ -157,6 +158,7 @@ impl Runner {
         member.lane.release();
         let now = self.core.clock.now();
         if let Some(dispatcher) = &mut self.dispatcher {
+            member.report_hand_overs(dispatcher);
             for (id, lease) in unseen {
                 dispatcher.on_unseen(id, lease, now, &mut self.commands);
             }

@@ -220,9 +220,7 @@ impl Runner {
         let Some(mut dispatcher) = self.dispatcher.take() else { return Turn::default() };
         let sharing = self.sharing(&mut dispatcher);
         let mut commands = std::mem::take(&mut self.commands);
-        if dispatcher.is_overdue(now) {
-            self.take_back_unseen(&mut dispatcher, now, &mut commands);
-        }
+        self.members.values().for_each(|member| member.report_hand_overs(&mut dispatcher));
         // What comes back by itself wants room too, and nothing else may ever ask for it.
         dispatcher.on_tick(now, &mut commands);
         let mut turn = Turn::default();
@@ -247,15 +245,6 @@ impl Runner {
         turn
     }
 
-    /// A lease that ran out while its event waited in the hub for a subscriber that reads slowly is no attempt.
-    fn take_back_unseen(&self, dispatcher: &mut Dispatcher, now: Millis, commands: &mut Vec<Command>) {
-        for member in self.members.values() {
-            for (id, lease) in member.lane.unseen_in_time(now) {
-                dispatcher.on_unseen(id, lease, now, commands);
-            }
-        }
-    }
-
     /// The members that share their room with other topics: nothing is reserved for them yet.
     fn sharing(&self, dispatcher: &mut Dispatcher) -> Vec<MemberId> {
         let mut sharing = Vec::new();
@@ -263,8 +252,6 @@ impl Runner {
             if member.subscriber().shared {
                 dispatcher.on_allowance(id, 0);
                 sharing.push(id);
-            } else if member.waits {
-                dispatcher.on_allowance(id, usize::MAX);
             }
         }
         sharing
@@ -285,9 +272,7 @@ impl Runner {
                 member.bytes = member.lane.reserve_bytes(TURN_BYTES);
                 (member.full, member.waits) = (member.bytes == 0, member.bytes == 0);
             }
-            if member.full {
-                dispatcher.on_allowance(id, 0);
-            }
+            dispatcher.on_byte_allowance(id, if member.full { 0 } else { member.bytes });
         }
     }
 
@@ -306,12 +291,8 @@ impl Runner {
                 member.lane.return_bytes(std::mem::take(&mut member.bytes), full);
                 member.waits = full;
             }
-            if full {
-                // Woken by bytes, not by news.
-                dispatcher.on_allowance(id, 0);
-            } else if !member.subscriber().shared {
-                dispatcher.on_allowance(id, usize::MAX);
-            }
+            // A member that waits for bytes is woken by them, not by news.
+            dispatcher.on_byte_allowance(id, if full { 0 } else { usize::MAX });
         }
     }
 
@@ -320,7 +301,12 @@ impl Runner {
         let mut back = false;
         for member in self.members.values_mut() {
             if !member.outgoing.is_empty() {
-                member.lane.give(std::mem::take(&mut member.outgoing));
+                let mut batch = std::mem::take(&mut member.outgoing);
+                // A stamp of a hand-over is for all leases up to its own.
+                if !batch.iter().is_sorted_by_key(|given| given.lease) {
+                    batch.make_contiguous().sort_unstable_by_key(|given| given.lease);
+                }
+                member.lane.give(batch);
             }
             for (id, lease) in member.lane.take_unseen() {
                 dispatcher.on_unseen(id, lease, now, &mut self.commands);

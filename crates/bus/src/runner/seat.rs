@@ -19,7 +19,7 @@ use super::input::Reply;
 use super::{Fatal, Handle, Input, Join, Runner, sleep_until};
 use crate::Error;
 use crate::bus::Core;
-use crate::group::{MemberId, MemberOptions, Policy};
+use crate::group::{Dispatcher, MemberId, MemberOptions, Policy};
 use crate::inbox::Given;
 use crate::lane::{Lane, Subscriber};
 use crate::relay::{Cluster, Origin, RelayGiven};
@@ -109,6 +109,13 @@ impl Member {
         match self.reply {
             Some(reply) => drop(reply.send(Err(error))),
             None => self.subscriber().end(error),
+        }
+    }
+
+    /// Reports what was handed to the connection since the last time.
+    pub(super) fn report_hand_overs(&self, dispatcher: &mut Dispatcher) {
+        for (lease, at) in self.lane.take_stamps() {
+            dispatcher.on_handed(self.subscriber().id, lease, at);
         }
     }
 
