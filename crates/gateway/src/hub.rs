@@ -7,6 +7,7 @@ use promethean_event::limits::{DEFAULT_EVENT_BYTES, DEFAULT_FRAME_BYTES};
 
 use crate::audit::Audit;
 use crate::auth::Authenticator;
+use crate::buffers::Buffers;
 use crate::drain::Drain;
 use crate::limits::Quotas;
 use crate::metrics::{Gauges, Sizes};
@@ -27,6 +28,8 @@ pub struct Hub {
     pub audit: Audit,
     /// Per-connection and per-topic quotas.
     pub quotas: Quotas,
+    /// The account of half-read requests and unread answers; the listeners share it.
+    pub buffers: Buffers,
     /// What the operator set.
     pub config: EdgeConfig,
     /// Says when the hub ends; whoever must be waited for holds a watch of it.
@@ -54,6 +57,7 @@ impl Hub {
             auth,
             audit: Audit::default(),
             quotas,
+            buffers: Buffers::new(config.max_buffered_bytes),
             config,
             drain: Drain::new(),
             about: About::default(),
@@ -75,6 +79,10 @@ pub struct EdgeConfig {
     pub max_event_bytes: usize,
     /// Most bytes of one WebSocket frame, and of one HTTP body.
     pub max_frame_bytes: usize,
+    /// Most bytes of half-read frames and bodies, and of answers that are not read, of all connections together.
+    pub max_buffered_bytes: usize,
+    /// Most bytes of deliveries that wait in the hub for one connection, give or take an event.
+    pub max_connection_bytes: usize,
     /// Most subscriptions of one connection.
     pub max_subscriptions: usize,
     /// Most label sets of the metrics; what is over is counted under `_other`.
@@ -100,6 +108,8 @@ impl Default for EdgeConfig {
             allowed_origins: Vec::new(),
             max_event_bytes: DEFAULT_EVENT_BYTES,
             max_frame_bytes: DEFAULT_FRAME_BYTES,
+            max_buffered_bytes: 256 * 1024 * 1024,
+            max_connection_bytes: 8 * 1024 * 1024,
             max_subscriptions: 1_000,
             metrics_max_series: 10_000,
             metrics_public: false,

@@ -1,4 +1,4 @@
-//! What of a request's body nobody has read when its answer is there: a refusal, nearly always.
+//! A request's body: counted while it is half read, and discarded where the answer is there before its end.
 //!
 //! An HTTP/1 connection is closed after such an answer. A client that is still sending then finds a broken pipe, and many
 //! never look at the answer that says why. So the rest is read and thrown away first, within bounds: [`MOST`] bytes, [`WHOLE`] in
@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,26 +15,34 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 
+use crate::buffers::Holder;
+
 /// Most bytes that are read for nothing: a frame's worth.
 const MOST: usize = 16 * 1024 * 1024;
 /// How long that may take.
 const WHOLE: Duration = Duration::from_secs(5);
+/// Bytes that are read at once, about.
+const PIECE: usize = 8 * 1024;
 /// How long the next bytes may take.
 const NEXT: Duration = Duration::from_secs(1);
 
-/// A request's body that can still be read after whoever had it has dropped it.
-pub(crate) struct Shared(Arc<Mutex<Incoming>>);
+/// A request's body whose rest can be read after a handler has dropped it.
+pub(crate) struct Shared {
+    body: Arc<Mutex<Incoming>>,
+    holder: Arc<Holder>,
+    read: usize,
+}
 
 /// The rest of such a body; none: nothing is to be done about it.
 pub(crate) struct Leftover(Option<Arc<Mutex<Incoming>>>);
 
-/// The request with a body whose rest is not lost.
-pub(crate) fn share(request: Request<Incoming>) -> (Request<Shared>, Leftover) {
+/// Returns the request with a body that counts in `holder`, and the body's rest.
+pub(crate) fn share(request: Request<Incoming>, holder: Arc<Holder>) -> (Request<Shared>, Leftover) {
     let wait = request.body().is_end_stream() || request.headers().contains_key(header::EXPECT);
     let (head, body) = request.into_parts();
     let body = Arc::new(Mutex::new(body));
     let leftover = Leftover((!wait).then(|| Arc::clone(&body)));
-    (Request::from_parts(head, Shared(body)), leftover)
+    (Request::from_parts(head, Shared { body, holder, read: 0 }), leftover)
 }
 
 impl Leftover {
@@ -56,17 +64,35 @@ impl Leftover {
 
 impl Body for Shared {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = axum::BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut *self.0.lock()).poll_frame(cx)
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
+        if let Err(full) = ready!(self.holder.poll_reading(self.read + PIECE, cx)) {
+            self.holder.end_reading();
+            return Poll::Ready(Some(Err(full.into())));
+        }
+        let frame = ready!(Pin::new(&mut *self.body.lock()).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => self.read += frame.data_ref().map_or(0, Bytes::len),
+            Some(Err(_)) | None => self.holder.end_reading(),
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.lock().is_end_stream()
+        self.body.lock().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.lock().size_hint()
+        self.body.lock().size_hint()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.holder.end_reading();
     }
 }

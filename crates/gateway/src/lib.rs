@@ -5,6 +5,7 @@
 
 pub mod audit;
 pub mod auth;
+mod buffers;
 pub mod cluster;
 mod dashboard;
 pub mod drain;
@@ -24,4 +25,5 @@ pub mod tls;
 pub mod trace;
 pub mod ws;
 
+pub use buffers::Buffers;
 pub use hub::{EdgeConfig, Hub};

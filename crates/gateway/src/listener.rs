@@ -3,13 +3,15 @@
 //! - A connection holds its slot as long as its [`Stream`] lives, also after an upgrade. Without a free slot it is
 //!   turned away at once with 503, so that health checks and clients see why.
 //! - TLS and the request's head must come within the header deadline, or the connection is closed.
+//! - An HTTP connection whose peer takes no byte for the write deadline ends, whatever waits to be written.
+//! - Half-read bodies and answers that are not read count in one account ([`Buffers`]).
 //! - When the drain begins no more connections are accepted, requests under way are finished, idle ones closed.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -20,9 +22,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
+use crate::buffers::{Buffers, CountedAnswer, Holder};
 use crate::drain::Draining;
 use crate::leftover;
 use crate::limits::{ConnectionQuota, Quotas};
@@ -54,13 +58,30 @@ pub struct Intake {
     slots: Arc<Semaphore>,
     tls: Option<Tls>,
     header_deadline: Duration,
+    write_deadline: Duration,
+    buffers: Buffers,
 }
 
 impl Intake {
     /// At most `max_connections` at a time, over all listeners that share this.
     pub fn new(max_connections: usize, tls: Option<Tls>) -> Self {
         let slots = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-        Self { slots, tls, header_deadline: Duration::from_secs(10) }
+        let (header_deadline, write_deadline) = (Duration::from_secs(10), Duration::from_secs(10));
+        Self { slots, tls, header_deadline, write_deadline, buffers: Buffers::new(usize::MAX) }
+    }
+
+    /// The account of the hub that is served; one without a bound if left out.
+    #[must_use]
+    pub fn buffers(mut self, buffers: &Buffers) -> Self {
+        self.buffers = buffers.clone();
+        self
+    }
+
+    /// How long an HTTP peer may take no byte of its answer.
+    #[must_use]
+    pub fn write_deadline(mut self, deadline: Duration) -> Self {
+        self.write_deadline = deadline;
+        self
     }
 
     /// How long TLS, and then a request's head, may take.
@@ -75,8 +96,35 @@ impl Intake {
 #[derive(Debug)]
 pub struct Stream {
     io: Io,
+    holder: Arc<Holder>,
+    write_deadline: Option<Duration>,
+    /// Runs while the peer takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
     _slot: OwnedSemaphorePermit,
     _alive: Draining,
+}
+
+impl Stream {
+    /// This connection's part of the account of buffered bytes.
+    pub(crate) fn holder(&self) -> Arc<Holder> {
+        Arc::clone(&self.holder)
+    }
+
+    /// Sets how long the peer may take no byte; `None`: for ever.
+    pub(crate) fn set_write_deadline(&mut self, deadline: Option<Duration>) {
+        (self.write_deadline, self.stalled) = (deadline, None);
+    }
+
+    /// Fails a write that has been pending for the write deadline.
+    fn within_deadline<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let Some(deadline) = self.write_deadline.filter(|_| written.is_pending()) else {
+            self.stalled = None;
+            return written;
+        };
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(deadline)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")))
+    }
 }
 
 #[derive(Debug)]
@@ -173,17 +221,25 @@ async fn serve_connection(
             Err(_) => return tracing::debug!(peer = %peer.0, "TLS handshake took too long"),
         },
     };
-    let stream = Stream { io, _slot: slot, _alive: alive.clone() };
+    let holder = Arc::new(intake.buffers.open());
+    let stream = Stream {
+        io,
+        holder: Arc::clone(&holder),
+        write_deadline: Some(intake.write_deadline),
+        stalled: None,
+        _slot: slot,
+        _alive: alive.clone(),
+    };
     let quota = Quota::default();
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(quota.clone());
-        let (request, leftover) = leftover::share(request);
-        let answer = router.clone().call(request.map(Body::new));
+        let (request, leftover) = leftover::share(request, Arc::clone(&holder));
+        let (answer, holder) = (router.clone().call(request.map(Body::new)), Arc::clone(&holder));
         async move {
             let answer = answer.await;
             leftover.discard().await;
-            answer
+            answer.map(|answer| answer.map(|body| CountedAnswer { body, holder }))
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()
@@ -217,10 +273,12 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().io {
+        let this = self.get_mut();
+        let written = match &mut this.io {
             Io::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
             Io::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
-        }
+        };
+        this.within_deadline(cx, written)
     }
 
     fn poll_write_vectored(
@@ -228,10 +286,12 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().io {
+        let this = self.get_mut();
+        let written = match &mut this.io {
             Io::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
             Io::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
-        }
+        };
+        this.within_deadline(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -242,10 +302,13 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().io {
-            Io::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+        let this = self.get_mut();
+        let flushed = match &mut this.io {
+            // It has nothing to flush, and says so at once: that is no byte taken.
+            Io::Plain(tcp) => return Pin::new(tcp).poll_flush(cx),
             Io::Tls(tls) => Pin::new(tls).poll_flush(cx),
-        }
+        };
+        this.within_deadline(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -144,6 +144,7 @@ async fn scrape(hub: &Arc<Hub>) -> Scrape {
             ("store_append_duration_ms", "Appending a burst", counted.append_duration.read()),
         ],
         ws_connections: hub.connections.len() as u64,
+        buffered_bytes: hub.buffers.bytes() as u64,
         outbox_pending: hub.gauges.outbox_pending.load(Relaxed),
         outbox_oldest_age_ms: hub.gauges.outbox_oldest_age_ms.load(Relaxed),
         outbox_parked: hub.gauges.outbox_parked.load(Relaxed),

@@ -20,17 +20,25 @@ pub struct Rejection {
     pub msg: String,
     /// When to try again, for `rate_limited`.
     pub retry_after: Option<Duration>,
+    /// The HTTP status, where it is not the code's own.
+    pub status: Option<StatusCode>,
 }
 
 impl Rejection {
     /// A refusal with `code`, because of `msg`.
     pub fn new(code: Code, msg: impl Into<String>) -> Self {
-        Self { code, msg: msg.into(), retry_after: None }
+        Self { code, msg: msg.into(), retry_after: None, status: None }
     }
 
     /// The policy says no.
     pub fn forbidden(action: crate::auth::Action, what: &str) -> Self {
         Self::new(Code::Forbidden, format!("the token's policy does not allow {action} on {what}"))
+    }
+
+    /// The hub has no room for this request at the moment.
+    pub(crate) fn busy(msg: impl Into<String>) -> Self {
+        let (retry_after, status) = (Some(Duration::from_secs(1)), Some(StatusCode::SERVICE_UNAVAILABLE));
+        Self { retry_after, status, ..Self::new(Code::RateLimited, msg) }
     }
 
     /// The hub is draining.
@@ -70,7 +78,7 @@ impl From<Limited> for Rejection {
 
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
-        let mut response = error_response(status(self.code), self.code.as_str(), &self.msg);
+        let mut response = error_response(self.status.unwrap_or(status(self.code)), self.code.as_str(), &self.msg);
         response.extensions_mut().insert(self.clone());
         if let Some(after) = self.retry_after {
             // Whole seconds, rounded up: who comes back at that time gets in.

@@ -1,6 +1,6 @@
 //! Reading a request's body: whole, but never more than its limit and not for ever.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
@@ -9,12 +9,15 @@ use promethean_event::Code;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::buffers::Full;
 use crate::rejection::Rejection;
 
 /// Most bytes of a body that says what to do.
 pub(crate) const SMALL: usize = 256 * 1024;
 /// How long the next bytes may take.
 const NEXT: Duration = Duration::from_secs(10);
+/// Bytes a second that a body must have on average after that.
+const RATE: usize = 16 * 1024;
 /// How long all of it may take.
 const WHOLE: Duration = Duration::from_secs(120);
 
@@ -57,18 +60,26 @@ async fn read_within(body: Body, most: usize, next: Duration, whole: Duration) -
 async fn read_frames(mut body: Body, most: usize, next: Duration) -> Result<Bytes, Rejection> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
+    let begun = Instant::now();
     loop {
+        let read = first.len().max(rest.len());
+        if begun.elapsed() > next + Duration::from_secs(1).mul_f64(read as f64 / RATE as f64) {
+            return Err(slow());
+        }
         let frame = match tokio::time::timeout(next, body.frame()).await {
             Err(_) => return Err(slow()),
             Ok(None) if rest.is_empty() => return Ok(first),
             Ok(None) => return Ok(rest.freeze()),
             Ok(Some(Err(error))) => {
+                if let Some(full) = full(&error) {
+                    return Err(Rejection::busy(full.to_string()));
+                }
                 return Err(Rejection::new(Code::BadRequest, format!("the body ended early: {error}")));
             }
             Ok(Some(Ok(frame))) => frame,
         };
         let Ok(data) = frame.into_data() else { continue };
-        if first.len().max(rest.len()) + data.len() > most {
+        if read + data.len() > most {
             return Err(too_large(most));
         }
         if first.is_empty() && rest.is_empty() {
@@ -81,6 +92,18 @@ async fn read_frames(mut body: Body, most: usize, next: Duration) -> Result<Byte
             rest.extend_from_slice(&data);
         }
     }
+}
+
+/// The reason, where the hub has no room for the body.
+fn full(error: &axum::Error) -> Option<&Full> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(full) = error.downcast_ref::<Full>() {
+            return Some(full);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 fn too_large(most: usize) -> Rejection {
@@ -112,18 +135,28 @@ mod tests {
         assert_eq!(read(Body::from("abcde"), 4).await.expect_err("its length is known").code, Code::TooLarge);
     }
 
+    /// A byte now and then, without an end.
+    fn dripping() -> Body {
+        Body::from_stream(stream::repeat(()).then(|()| async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Ok::<_, Infallible>(Bytes::from_static(b"x"))
+        }))
+    }
+
+    #[tokio::test]
+    async fn a_body_that_drips_is_not_waited_for() {
+        let (next, whole) = (Duration::from_millis(20), Duration::from_secs(600));
+        let refused = read_within(dripping(), usize::MAX, next, whole).await.expect_err("it is too slow");
+        assert_eq!(refused.code, Code::BadRequest);
+    }
+
     #[tokio::test]
     async fn a_body_that_does_not_come_is_not_waited_for() {
         let (short, long) = (Duration::from_millis(20), Duration::from_secs(600));
         let silent = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
         let refused = read_within(silent, 10, short, long).await.expect_err("nothing came");
         assert_eq!(refused.code, Code::BadRequest);
-        let dripping = stream::repeat(()).then(|()| async {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            Ok::<_, Infallible>(Bytes::from_static(b"x"))
-        });
-        let refused =
-            read_within(Body::from_stream(dripping), usize::MAX, long, short).await.expect_err("it has no end");
+        let refused = read_within(dripping(), usize::MAX, long, short).await.expect_err("it has no end");
         assert_eq!(refused.code, Code::BadRequest);
     }
 }

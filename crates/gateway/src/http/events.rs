@@ -57,8 +57,11 @@ pub(super) async fn events(
     }
     let from = query.from(From::Latest, "snapshot")?;
     let mut first = b"retry: 1000\n: promethean\n\n".to_vec();
-    let options =
-        InboxOptions { connection: true, patience: Some(hub.config.stall_deadline), ..InboxOptions::default() };
+    let options = InboxOptions {
+        bytes: hub.config.max_connection_bytes,
+        connection: true,
+        patience: Some(hub.config.stall_deadline),
+    };
     let inbox = Inbox::with(options);
     let last =
         headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().trim()).filter(|id| !id.is_empty());

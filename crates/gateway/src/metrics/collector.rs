@@ -29,6 +29,7 @@ pub(super) struct Scrape {
     /// Name, help, what was counted.
     pub(super) histograms: [(&'static str, &'static str, Histogram); 4],
     pub(super) ws_connections: u64,
+    pub(super) buffered_bytes: u64,
     pub(super) outbox_pending: u64,
     pub(super) outbox_oldest_age_ms: u64,
     pub(super) outbox_parked: u64,
@@ -108,6 +109,8 @@ impl Collector for Scrape {
             encode_histogram(out, name, help, histogram)?;
         }
         gauge(out, "ws_connections", "Open WebSockets", self.ws_connections)?;
+        let buffered = "Bytes of half-read requests and of answers that are not read";
+        gauge(out, "gateway_buffered_bytes", buffered, self.buffered_bytes)?;
         gauge(out, "outbox_pending", "Rows of the outbox that wait to be published", self.outbox_pending)?;
         gauge(out, "outbox_oldest_age_ms", "How long the oldest of them has waited", self.outbox_oldest_age_ms)?;
         gauge(out, "outbox_parked", "Rows of the outbox that were given up", self.outbox_parked)?;

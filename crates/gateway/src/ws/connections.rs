@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use promethean_bus::{Inbox, Membership, SubscriptionId};
 use promethean_event::{Group, Millis};
 
+use crate::buffers::Holder;
+
 /// All open connections. Bounded by the listener's slots.
 #[derive(Debug, Default)]
 pub struct Connections {
@@ -28,6 +30,7 @@ pub struct Connection {
     sub: Mutex<Option<String>>,
     held: Mutex<Vec<Held>>,
     inbox: Inbox,
+    holder: Arc<Holder>,
 }
 
 /// A subscription of a connection.
@@ -64,7 +67,7 @@ impl Connections {
     }
 
     /// Adds a connection; it goes when the guard is dropped.
-    pub(super) fn open(&self, peer: SocketAddr, inbox: &Inbox) -> Registered<'_> {
+    pub(super) fn open(&self, peer: SocketAddr, inbox: &Inbox, holder: Arc<Holder>) -> Registered<'_> {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let connection = Arc::new(Connection {
             id,
@@ -73,6 +76,7 @@ impl Connections {
             sub: Mutex::default(),
             held: Mutex::default(),
             inbox: inbox.clone(),
+            holder,
         });
         self.open.lock().insert(id, Arc::clone(&connection));
         Registered { connections: self, connection }
@@ -90,9 +94,9 @@ impl Connection {
         self.held.lock().clone()
     }
 
-    /// Bytes that wait in the hub for it: deliveries, and frames on their way out.
+    /// Bytes that wait in the hub for it, deliveries and frames on their way out, and bytes of a half-read frame.
     pub fn buffered_bytes(&self) -> usize {
-        self.inbox.buffered()
+        self.inbox.buffered() + self.holder.reading()
     }
 }
 
@@ -122,6 +126,10 @@ impl Registered<'_> {
 
     pub(super) fn remove(&self, id: SubscriptionId) {
         self.connection.held.lock().retain(|held| held.id != id);
+    }
+
+    pub(super) fn holder(&self) -> &Holder {
+        &self.connection.holder
     }
 }
 

@@ -122,8 +122,8 @@ async fn upgrade(hub: Arc<Hub>, mut request: Request) -> Response {
     tokio::spawn(async move {
         match upgrading.await {
             Ok(upgraded) => {
-                let (wire, first) = open(upgraded);
-                session::run(hub, wire, &first, identity, peer).await;
+                let opened = open(upgraded, &hub);
+                session::run(hub, opened, identity, peer).await;
             }
             Err(error) => tracing::debug!(%peer, %error, "the upgrade was not finished"),
         }
@@ -141,10 +141,19 @@ async fn upgrade(hub: Arc<Hub>, mut request: Request) -> Response {
 }
 
 /// The listener's stream itself where it is one, and the bytes that came after the request's head.
-fn open(upgraded: Upgraded) -> (session::Wire, Bytes) {
+fn open(upgraded: Upgraded, hub: &Hub) -> session::Opened {
     match upgraded.downcast::<TokioIo<Stream>>() {
-        Ok(parts) => (Box::new(parts.io.into_inner()), parts.read_buf),
-        Err(upgraded) => (Box::new(TokioIo::new(upgraded)), Bytes::new()),
+        Ok(parts) => {
+            let mut stream = parts.io.into_inner();
+            // The session has a deadline of its own, with a close code.
+            stream.set_write_deadline(None);
+            session::Opened { holder: stream.holder(), wire: Box::new(stream), first: parts.read_buf }
+        }
+        Err(upgraded) => session::Opened {
+            wire: Box::new(TokioIo::new(upgraded)),
+            first: Bytes::new(),
+            holder: Arc::new(hub.buffers.open()),
+        },
     }
 }
 

@@ -51,6 +51,11 @@ impl Setup {
     }
 
     pub(crate) async fn start(self, router: fn(Arc<Hub>) -> Router) -> Served {
+        self.start_with(router, |intake| intake).await
+    }
+
+    /// Starts with another intake.
+    pub(crate) async fn start_with(self, router: fn(Arc<Hub>) -> Router, change: fn(Intake) -> Intake) -> Served {
         let _ = jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER.install_default();
         let options = BusOptions {
             limits: Limits { max_event_bytes: self.edge.max_event_bytes },
@@ -63,7 +68,8 @@ impl Setup {
         let hub = Arc::new(hub);
         let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
         let addr = listener.local_addr();
-        tokio::spawn(listener.serve(router(Arc::clone(&hub)), Intake::new(100, None), hub.drain.watch()));
+        let intake = change(Intake::new(100, None).buffers(&hub.buffers));
+        tokio::spawn(listener.serve(router(Arc::clone(&hub)), intake, hub.drain.watch()));
         Served { addr, hub }
     }
 }

@@ -67,7 +67,7 @@ impl Server {
         let hub = Arc::new(Hub::new(bus, auth, setup.quotas, setup.config));
         let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
         let addr = listener.local_addr();
-        let intake = Intake::new(20_000, None).header_deadline(setup.header_deadline);
+        let intake = Intake::new(20_000, None).header_deadline(setup.header_deadline).buffers(&hub.buffers);
         tokio::spawn(listener.serve(ws::router(Arc::clone(&hub)), intake, hub.drain.watch()));
         Self { hub, addr }
     }

@@ -93,7 +93,7 @@ async fn serve_over(
     if demo {
         super::demo::start(&hub).await?;
     }
-    compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()));
+    compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()).buffers(&hub.buffers));
     let drainer = config.outbox.as_ref().zip(outbox).map(|(outbox, store)| {
         // A stop takes twice the grace at most.
         outbox::start(outbox, store, &hub, OUTBOX_DEADLINE / 2)

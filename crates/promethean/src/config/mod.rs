@@ -115,6 +115,8 @@ impl Config {
             allowed_origins: read.list("allowed_origins"),
             max_event_bytes: read.size("max_event_bytes")?,
             max_frame_bytes: read.size("max_frame_bytes")?,
+            max_buffered_bytes: read.buffers("max_buffered_bytes")?,
+            max_connection_bytes: read.size("max_connection_bytes")?,
             max_subscriptions: read.count("max_subscriptions")?,
             metrics_max_series: read.count("metrics_max_series")?,
             metrics_public: read.yes("metrics_public")?,
@@ -122,6 +124,9 @@ impl Config {
         };
         if edge.max_frame_bytes < edge.max_event_bytes {
             return Err(read.wrong("max_frame_bytes", "must not be smaller than max_event_bytes"));
+        }
+        if edge.max_buffered_bytes < 2 * edge.max_frame_bytes {
+            return Err(read.wrong("max_buffered_bytes", "must be at least twice max_frame_bytes"));
         }
         let log_format = match read.text("log_format") {
             None | Some("text") => LogFormat::Text,
@@ -202,6 +207,11 @@ impl<'a> Reader<'a> {
             Ok(size) if (1024..=(1 << 30)).contains(&size) => Ok(size),
             _ => Err(format!("{text} must be between 1KiB and 1GiB")),
         })
+    }
+
+    /// A size that is limited by memory alone.
+    fn buffers(&self, name: &str) -> Result<usize, ConfigError> {
+        self.parsed(name, |text| usize::try_from(units::bytes(text)?).map_err(|_| format!("{text} is too much")))
     }
 
     fn yes(&self, name: &str) -> Result<bool, ConfigError> {

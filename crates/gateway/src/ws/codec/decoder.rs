@@ -185,7 +185,10 @@ impl Decoder {
                 return Poll::Ready(Ok(1));
             }
         }
-        self.make_room();
+        let wanted = self.prepare_capacity();
+        if wanted > self.buffer.capacity() {
+            self.buffer.reserve_exact(wanted.saturating_sub(self.buffer.len()));
+        }
         // `read_buf` keeps nothing between polls: a fresh one each time is the same as one that waits.
         let count = ready!(pin!(reader.read_buf(&mut self.buffer)).poll(cx))?;
         self.filled = self.buffer.len() == self.buffer.capacity();
@@ -215,7 +218,15 @@ impl Decoder {
         self.scanned = 0;
     }
 
-    fn make_room(&mut self) {
+    /// Forgets the messages that were taken. Returns how many bytes of a half-read message the next read makes it hold.
+    pub(crate) fn prepare(&mut self) -> usize {
+        let capacity = self.prepare_capacity();
+        let frame = if self.expected > 0 { capacity.max(self.buffer.capacity()) } else { 0 };
+        frame + self.fragments.as_ref().map_or(0, |fragments| fragments.bytes.capacity())
+    }
+
+    /// Forgets the messages that were taken and gives back memory. Returns the capacity that the next read needs.
+    fn prepare_capacity(&mut self) -> usize {
         self.found.clear();
         if self.found.capacity() > 4 * FOUND {
             self.found.shrink_to(FOUND);
@@ -231,14 +242,14 @@ impl Decoder {
             self.buffer.shrink_to(burst);
         }
         let capacity = self.buffer.capacity();
-        let wanted = if self.expected > capacity || self.buffer.len() == capacity {
+        if self.expected > capacity || self.buffer.len() == capacity {
             (capacity * 2).min(self.expected.max(burst))
         } else if self.filled {
             (capacity * 2).min(burst)
         } else {
-            return;
-        };
-        self.buffer.reserve_exact(wanted.max(IDLE).saturating_sub(self.buffer.len()));
+            capacity
+        }
+        .max(IDLE)
     }
 
     /// Gives memory back; for a connection that has been silent for a while.

@@ -67,6 +67,8 @@ pub(super) enum Step {
     Awaited(Awaited),
     /// A deadline may have passed.
     Tick,
+    /// There is no room for the rest of the frame, and no other half-read frame is larger.
+    TooMuch,
     /// The hub shuts down.
     Drain,
     /// The client is gone.
@@ -124,6 +126,7 @@ impl<'h> Core<'h> {
     pub(super) fn has_room(&self) -> bool {
         let most = self.hub.config.max_outbound_bytes;
         self.outbox.len() < if self.identity.is_some() { most } else { most.min(pace::ANSWERS) }
+            && self.registered.holder().may_answer()
     }
 
     /// Whether there is room for answers: deliveries alone, the last of which may be as large as an event can be, do not
@@ -150,6 +153,11 @@ impl<'h> Core<'h> {
             return Poll::Ready(Step::Gone);
         }
         if !decoder.has_message() && self.may_read() {
+            match self.registered.holder().poll_reading(decoder.prepare(), cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Step::TooMuch),
+                Poll::Pending => return if progress { Poll::Ready(Step::Progress) } else { Poll::Pending },
+            }
             match decoder.poll_fill(wire, cx) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Step::Gone),
                 Poll::Ready(Ok(bytes)) => {
@@ -182,6 +190,7 @@ impl<'h> Core<'h> {
         let mut written = false;
         let result = self.outbox.poll_write(wire, cx, &mut written);
         self.inbox.set_sending(self.outbox.len());
+        self.registered.holder().set_answers(self.outbox.len());
         if written || !full {
             self.deadlines.on_unblocked();
         }

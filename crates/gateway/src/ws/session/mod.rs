@@ -29,6 +29,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use promethean_bus::{Inbox, InboxOptions};
 use promethean_event::frame::Op;
 use promethean_event::{Code, Millis};
@@ -38,6 +39,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use super::codec::{Decoder, Message};
 use crate::Hub;
 use crate::auth::Identity;
+use crate::buffers::Holder;
 use crate::drain::Draining;
 use crate::rejection::{Close, Rejection};
 
@@ -51,6 +53,15 @@ pub(super) type Wire = Box<dyn ReadWrite>;
 pub(super) trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for T {}
 
+/// A connection after its handshake.
+pub(super) struct Opened {
+    pub(super) wire: Wire,
+    /// Bytes that came with the handshake.
+    pub(super) first: Bytes,
+    /// Its part of the account of buffered bytes.
+    pub(super) holder: Arc<Holder>,
+}
+
 /// How long answers that are under way may hold up a goodbye.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long a goodbye may take to be written, and the client to take notice.
@@ -61,14 +72,16 @@ const DROPPED: usize = 16 * 1024 * 1024;
 const TURN: (usize, usize) = (32, 512 * 1024);
 
 /// Serves a connection until it ends.
-pub(super) async fn run(hub: Arc<Hub>, wire: Wire, first: &[u8], identity: Option<Identity>, peer: SocketAddr) {
-    let inbox = Inbox::with(InboxOptions { connection: true, ..InboxOptions::default() });
-    let registered = hub.connections.open(peer, &inbox);
+pub(super) async fn run(hub: Arc<Hub>, opened: Opened, identity: Option<Identity>, peer: SocketAddr) {
+    let Opened { wire, first, holder } = opened;
+    let bytes = hub.config.max_connection_bytes;
+    let inbox = Inbox::with(InboxOptions { bytes, connection: true, ..InboxOptions::default() });
+    let registered = hub.connections.open(peer, &inbox, holder);
     tracing::debug!(connection = registered.id(), %peer, "connected");
     let core = Core::new(&hub, registered, inbox.clone(), identity);
     let mut session = Session {
         wire,
-        decoder: Decoder::new(core.pace.allowance(hub.config.max_frame_bytes), first),
+        decoder: Decoder::new(core.pace.allowance(hub.config.max_frame_bytes), &first),
         draining: hub.drain.watch(),
         timer: Box::pin(sleep_until(Instant::now())),
         turn: (0, 0),
@@ -115,6 +128,7 @@ impl Session<'_> {
                     self.decoder.set_allowance(self.core.pace.allowance(self.core.hub.config.max_frame_bytes));
                 }
                 Step::Gone => return End::Gone,
+                Step::TooMuch => return End::Close(Close::TooBig),
                 Step::Drain => return self.leave().await,
             }
             if self.draining.has_begun() {
@@ -247,6 +261,8 @@ impl Session<'_> {
     async fn finish(mut self, end: End) {
         let End::Close(close) = end else { return };
         let Self { wire, decoder, core, .. } = &mut self;
+        decoder.expect_close();
+        core.registered.holder().end_reading();
         if close == Close::DoesNotRead {
             core.subscriptions.clear();
             core.outbox.drop_unsent();
@@ -261,7 +277,6 @@ impl Session<'_> {
             wire.flush().await?;
             // A socket that is closed with bytes unread resets the connection, and the client may never see why.
             // So the client goes first: its close frame, or its end, or a while.
-            decoder.expect_close();
             let mut dropped = 0;
             while !decoder.is_closed() && dropped < DROPPED {
                 match poll_fn(|cx| decoder.poll_fill(wire, cx)).await? {

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use promethean_bus::{Bus, BusOptions};
 use promethean_store::memory::Memory;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::run;
+use super::{Opened, run};
 use crate::auth::{AuthConfig, Authenticator, Identity, Secret};
 use crate::limits::Quotas;
 use crate::{EdgeConfig, Hub};
@@ -66,7 +67,8 @@ fn hub(auth_deadline: Duration) -> Arc<Hub> {
 async fn reads(hub: Arc<Hub>, identity: Option<Identity>) -> usize {
     let reads = Arc::new(AtomicUsize::new(0));
     let flood = Flood { begun: false, told: false, reads: Arc::clone(&reads) };
-    run(hub, Box::new(flood), b"", identity, ([127, 0, 0, 1], 1).into()).await;
+    let opened = Opened { wire: Box::new(flood), first: Bytes::new(), holder: Arc::new(hub.buffers.open()) };
+    run(hub, opened, identity, ([127, 0, 0, 1], 1).into()).await;
     reads.load(Ordering::Relaxed)
 }
 
