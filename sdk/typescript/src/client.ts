@@ -16,11 +16,11 @@ type Selector<M> = Name<M> | Pattern | Derived<M>;
 export type Address = string | URL | readonly (string | URL)[];
 
 function addresses(given: Address): string[] {
-  return (Array.isArray(given) ? given : [given]).map((one) => {
+  return [given].flat().map((one) => {
     let url: URL | undefined;
-    try { url = new URL(one, globalThis.location?.href); } catch {}
-    if (!url || !/^wss?:$/.test(url.protocol)) throw new TypeError(`${one} is no WebSocket address; write ws://host:8090`);
-    return url.href;
+    try { url = new URL(one); } catch {}
+    if (!/^wss?:$/.test(url?.protocol!)) throw new TypeError(`${one} is no WebSocket address; write ws://host:8090`);
+    return url!.href;
   });
 }
 
@@ -80,30 +80,26 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
   publish<K extends Name<M>>(topic: K, payload: Mapped<M, K>, opts?: PublishOptions): Promise<Published>;
   publish<P>(this: PromClient<AnyTopics>, topic: string, payload: P & Sendable<P>, opts?: PublishOptions): Promise<Published>;
   publish(topic: string, payload: unknown, opts?: PublishOptions): Promise<Published> {
-    return this._link._mind(this._one(topic, { payload }, undefined, opts));
+    return this._one(topic, { payload }, undefined, opts);
   }
 
   /** Publishes a payload that is JSON text already; it is stored as it is, byte for byte. */
   publishRaw(topic: Name<M>, text: string, opts?: PublishOptions): Promise<Published> {
-    return this._link._mind(this._one(topic, {}, text, opts));
+    return this._one(topic, {}, text, opts);
   }
 
-  private async _one(topic: string, fields: object, text: string | undefined, { signal, timeoutMs, ...opts }: PublishOptions = {}): Promise<Published> {
-    if (text !== undefined) JSON.parse(text); // throws: the text would end the frame early, or spoil it
+  private _one(topic: string, fields: object, text: string | undefined, { signal, timeoutMs, ...opts }: PublishOptions = {}): Promise<Published> {
     opts.id ??= uuidv7();
-    const frame = await this._publish({ op: "PUBLISH", topic, ...fields, opts }, { signal, timeoutMs }, [opts.id], text);
-    return { id: frame.id, seq: frame.seq, ...(frame.duplicate ? { duplicate: true } : {}) };
+    return this._publish({ op: "PUBLISH", topic, ...fields, opts }, { signal, timeoutMs }, [opts.id],
+      ({ id, seq, duplicate }) => (duplicate ? { id, seq, duplicate } : { id, seq }), text);
   }
 
   /** Publishes all or none, in this order. */
   publishBatch<K extends Name<M>>(topic: K, events: ({ payload: M[K] & Sendable<M[K]> } & EventOptions)[], opts?: CallOptions): Promise<Published[]> {
-    return this._link._mind(this._batch(topic, events, opts));
-  }
-
-  private async _batch(topic: string, events: ({ payload: unknown } & EventOptions)[], { signal, timeoutMs }: CallOptions = {}): Promise<Published[]> {
+    const { signal, timeoutMs } = opts ?? {};
     const list = events.map((event) => ({ ...event, id: event.id ?? uuidv7() }));
-    const { ids, seqs, duplicates = [] } = await this._publish({ op: "PUBLISH", topic, events: list }, { signal, timeoutMs }, list.map((event) => event.id));
-    return ids.map((id: string, i: number) => ({ id, seq: seqs[i], ...(duplicates.includes(i) && { duplicate: true }) }));
+    return this._publish({ op: "PUBLISH", topic, events: list }, { signal, timeoutMs }, list.map((event) => event.id),
+      ({ ids, seqs, duplicates = [] }) => ids.map((id: string, i: number) => ({ id, seq: seqs[i], ...(duplicates.includes(i) && { duplicate: true }) })));
   }
 
   /**
@@ -171,13 +167,11 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
     this._link._close();
   }
 
-  private async _publish(frame: Frame, options: Loose<CallOptions>, ids: string[], text?: string): Promise<Frame> {
-    try {
-      return await this._link._call(frame, true, options, text);
-    } catch (error) {
-      if (error instanceof PromError && ids.length) Object.assign(error, { id: ids[0], ids });
-      throw error;
-    }
+  private _publish<R>(frame: Frame, options: Loose<CallOptions>, ids: string[], made: (answer: Frame) => R, text?: string): Promise<R> {
+    return this._link._tell((done, failed) => this._link._begin(frame, true, options, (error, answer) => {
+      if (answer) done(made(answer));
+      else failed(error instanceof PromError && ids.length ? error._for(ids) : error);
+    }, text));
   }
 
   private async _settle(op: string, topic: string, group: string, fields: object): Promise<void> {

@@ -33,6 +33,11 @@ export class PromError extends Error {
     this.retryable = RETRYABLE.test(code);
     this.retryAfterMs = options?.retryAfterMs;
   }
+
+  /** @internal Returns the error of one publish; the same cause may end many. */
+  _for(ids: string[]): PromError {
+    return Object.assign(new PromError(this.code, this.message.slice(this.code.length + 2), this as object), { id: ids[0], ids });
+  }
 }
 
 /** True if the hub refused the token rather than the request. */

@@ -6,15 +6,14 @@ let counter = 0;
 const hex = (n: number, width: number) => n.toString(16).padStart(width, "0");
 
 export function uuidv7(now = Date.now()): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(9));
+  const [high, low, start] = crypto.getRandomValues(new Uint32Array(3)) as unknown as [number, number, number];
   if (now > lastMs) {
     lastMs = now;
-    counter = bytes[8]! >> 1; // leaves room to count up within the millisecond
+    counter = start & 0x7f; // leaves room to count up within the millisecond
   } else if (++counter > 0xfff) {
     lastMs++;
     counter = 0;
   }
-  bytes[0] = 0x80 | (bytes[0]! & 0x3f);
-  const tail = Array.from(bytes, (b) => hex(b, 2)).join("");
-  return `${hex(lastMs, 12)}7${hex(counter, 3)}${tail.slice(0, 16)}`.replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+  const [time, tail] = [hex(lastMs, 12), hex(0x80000000 + (high >>> 2), 8)];
+  return `${time.slice(0, 8)}-${time.slice(8)}-7${hex(counter, 3)}-${tail.slice(0, 4)}-${tail.slice(4)}${hex(low, 8)}`;
 }

@@ -76,7 +76,12 @@ export class Link {
 
   /** Returns a call's promise; if the caller does not await it, its failure is reported. */
   _mind<T>(promise: Promise<T>): Promise<T> {
-    return told(promise, (error) => this._report(error));
+    return this._tell((done, failed) => void promise.then(done, failed));
+  }
+
+  /** Returns the promise of a call that `begin` starts, minded in the same way. */
+  _tell<T>(begin: Parameters<typeof told<T>>[1]): Promise<T> {
+    return told((error) => this._report(error), begin);
   }
 
   /** Resolves once open and authenticated. */
@@ -89,7 +94,7 @@ export class Link {
       const timer = limit && setTimeout(() => {
         this._waiters.delete(waiter);
         this._rest();
-        reject(new PromError("connect_failed", `no connection to ${this._urls} within ${limit} ms: ${this._why}`));
+        reject(this._unreached());
       }, limit);
       const waiter = (error?: Error) => {
         clearTimeout(timer || undefined);
@@ -119,42 +124,48 @@ export class Link {
     return this._flying + this._queue.length;
   }
 
-  /** Sends a frame and waits for its answer. `payload` is JSON text that goes into it as it is. */
-  _call(frame: Frame, publish = false, options: Loose<CallOptions> = {}, payload?: string): Promise<Frame> {
-    const { signal } = options;
+  /** Sends a frame and waits for its answer. */
+  _call(frame: Frame): Promise<Frame> {
+    return new Promise((resolve, reject) => this._begin(frame, false, {}, (error, answer) => answer ? resolve(answer) : reject(error)));
+  }
+
+  /** Sends a frame; `done` gets its answer or an error. `payload` is JSON text that goes into it as it is. */
+  _begin(frame: Frame, publish: boolean, { signal, timeoutMs: limit }: Loose<CallOptions>, done: Call["_done"], payload?: string): void {
     const { window = 256, maxQueue = 10_000, maxQueueBytes = 2 ** 26 } = this._options;
-    const timeoutMs = limited(options.timeoutMs ?? this._options.timeoutMs ?? 60_000);
-    if (this._state === "closed") return Promise.reject(closed());
-    if (signal?.aborted) return Promise.reject(signal.reason);
-    if (!publish && this._state !== "open") return Promise.reject(away());
+    const timeoutMs = limited(limit ?? this._options.timeoutMs ?? 60_000);
+    if (this._state === "closed") return done(closed());
+    if (signal?.aborted) return done(signal.reason);
+    if (!publish && this._state !== "open") return done(away());
     const full = this._state !== "open" || this._flying >= window;
-    return new Promise((resolve, reject) => {
-      const corr = ++this._corr;
-      let _text = JSON.stringify({ ...frame, corr }); // throws: nothing may have begun
-      if (payload !== undefined) _text = `${_text.slice(0, -1)},"payload":${payload}}`;
-      if (publish && ((full && this._queue.length >= maxQueue) || (this._pending && this._size + _text.length > maxQueueBytes)))
-        return reject(new PromError("queue_full", "too many publishes wait; await some of them first"));
-      const abort = () => call._done(signal!.reason);
-      const timer = timeoutMs && setTimeout(() => call._done(
-        new PromError("timeout", `no answer within ${timeoutMs} ms; the outcome is unknown`)), timeoutMs);
-      const call: Call = {
-        _corr: corr, _publish: publish, _text,
-        _done: (error, answer) => {
-          clearTimeout(timer || undefined);
-          signal?.removeEventListener("abort", abort);
-          if (this._calls.delete(corr)) publish && this._flying--;
-          else this._queue = this._queue.filter((other) => other !== call);
-          if (publish) this._size -= _text.length;
-          error ? reject(error) : resolve(answer!);
-          this._fill();
-        },
-      };
-      signal?.addEventListener("abort", abort);
-      if (publish) this._size += _text.length;
-      if (publish && full) this._queue.push(call);
-      else this._send(call);
-      if (publish) this._wake();
-    });
+    const corr = ++this._corr;
+    frame.corr = corr;
+    let _text = JSON.stringify(frame); // throws: nothing may have begun
+    if (payload !== undefined) {
+      JSON.parse(payload); // throws: the text would end the frame early, or spoil it
+      _text = `${_text.slice(0, -1)},"payload":${payload}}`;
+    }
+    if (publish && ((full && this._queue.length >= maxQueue) || (this._pending && this._size + _text.length > maxQueueBytes)))
+      return done(new PromError("queue_full", "too many publishes wait; await some of them first"));
+    const abort = () => call._done(signal!.reason);
+    const timer = timeoutMs && setTimeout(() => call._done(
+      new PromError("timeout", `no answer within ${timeoutMs} ms; the outcome is unknown`)), timeoutMs);
+    const call: Call = {
+      _corr: corr, _publish: publish, _text,
+      _done: (error, answer) => {
+        clearTimeout(timer || undefined);
+        signal?.removeEventListener("abort", abort);
+        if (this._calls.delete(corr)) publish && this._flying--;
+        else this._queue = this._queue.filter((other) => other !== call);
+        if (publish) this._size -= _text.length;
+        done(error, answer);
+        this._fill();
+      },
+    };
+    signal?.addEventListener("abort", abort);
+    if (publish) this._size += _text.length;
+    if (publish && full) this._queue.push(call);
+    else this._send(call);
+    if (publish) this._wake();
   }
 
   /** Puts something on the list that an answer, or the end of the connection, takes off it; returns its number and its end. */
@@ -412,12 +423,17 @@ export class Link {
     const round = Math.floor(this._attempt++ / this._urls.length);
     if (!patient && this._attempt >= this._urls.length) {
       // There never was a connection: its callers are better told than kept waiting.
-      const failed = new PromError("connect_failed", `no connection to ${this._urls}: ${why}${/:808[12]\b/.test(`${this._urls}`) ? "; the WebSocket port is 8090" : ""}`, { cause: error });
-      for (const call of this._queue.splice(0)) call._done(failed);
+      for (const call of this._queue.splice(0)) call._done(this._unreached());
       if (this._rest()) return;
     }
     const [least, most] = this._options.backoffMs ?? [100, 10_000]; // with jitter, so that clients do not come all at once
     this._timer("redial", least + Math.random() * Math.min(most, least * 2 ** round), () => void this._dial());
+  }
+
+  private _unreached(): PromError {
+    let why = this._why;
+    NODE: if (/:808[12]\b/.test(`${this._urls}`)) why += "; a hub's WebSocket port is 8090 unless WS_PORT says otherwise";
+    return new PromError("connect_failed", `no connection to ${this._urls}: ${why}`);
   }
 
   private _stop(state: State): void {
@@ -432,7 +448,7 @@ export class Link {
   }
 
   private _fail(error: Error): void {
-    for (const call of [...this._calls.values(), ...this._queue]) call._done(error);
+    for (const call of [...this._calls.values(), ...this._queue.splice(0)]) call._done(error);
     this._settle(error);
     this._listener._failed(error);
   }

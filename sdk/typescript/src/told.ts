@@ -12,9 +12,22 @@ class Answer<T> extends Promise<T> {
   }
 }
 
-/** Returns `promise`; its error goes to `report` if no caller listens by the time it fails. */
-export function told<T>(promise: Promise<T>, report: (error: unknown) => void): Promise<T> {
-  const answer = new Answer<T>((resolve) => resolve(promise));
-  Promise.prototype.then.call(answer, undefined, (error) => answer._heard || report(error));
+/**
+ * Returns the promise of what `begin` starts; its error goes to `report` if no caller listens by the time it fails. One that
+ * succeeds costs no more than an ordinary one.
+ */
+export function told<T>(report: (error: unknown) => void, begin: (done: (value: T | PromiseLike<T>) => void, failed: (error: unknown) => void) => void): Promise<T> {
+  const answer: Answer<T> = new Answer<T>((resolve, reject) => {
+    const failed = (error: unknown) => {
+      reject(error);
+      // In time, so that it never counts as unhandled.
+      queueMicrotask(() => Promise.prototype.then.call(answer, undefined, () => answer._heard || report(error)));
+    };
+    try {
+      begin(resolve, failed);
+    } catch (error) {
+      failed(error);
+    }
+  });
   return answer;
 }

@@ -1,7 +1,7 @@
 // Connections that fail, hang, lie or never were there: reports, retries, and a process that lives on.
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { WebSocket } from "ws";
-import { PromClient, PromError, type SocketClass } from "../src/index.js";
+import { PromClient, PromError, uuidv7, type SocketClass } from "../src/index.js";
 import { FakeHub, Refusal } from "./fake-hub.js";
 import { clients, codeOf, cut, hub, make, ops } from "./one-hub.js";
 import { sleep, until } from "./scenarios.js";
@@ -29,6 +29,14 @@ describe("a refused token", () => {
     expect(codes(await Promise.all(subs.map((sub) => sub.closed)) as Error[])).toEqual(["bad_token", "bad_token"]);
     expect([codes(told), await waiting]).toEqual([["disconnected", "bad_token"], "bad_token"]);
     expect(printed.mock.calls.map((call) => call[1].code)).toEqual(["bad_token"]);
+  });
+
+  it("fails each publish with an error of its own, with its id", async () => {
+    hub.auth = () => { throw new Refusal("bad_token", "token rejected"); };
+    const client = make({ token: "a" });
+    const ids = [uuidv7(), uuidv7()];
+    const errors = (await Promise.allSettled(ids.map((id) => client.publish("t", 1, { id })))).map((one) => (one as PromiseRejectedResult).reason as PromError);
+    expect(errors.map((error) => [error.code, error.id, error.ids, error.message])).toEqual(ids.map((id) => ["bad_token", id, [id], "bad_token: token rejected"]));
   });
 });
 
