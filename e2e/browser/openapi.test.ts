@@ -22,7 +22,8 @@ beforeAll(async () => {
 });
 afterAll(async () => { await client?.close(); await hub?.end(); });
 
-const BODIES: Record<string, string> = { "POST /publish/{topic}": "1", "PUT /settings": "{}", "PUT /cursors": '{"from":"latest"}', "POST /dlq/redrive": "{}" };
+const BODIES: Record<string, string> = { "POST /publish/{topic}": "1", "PUT /settings": "{}", "PUT /cursors": '{"from":"latest"}', "POST /dlq/redrive": "{}", "POST /consume/{topic}/{group}": "{}",
+  ...Object.fromEntries(["ack", "nack", "extend"].map((answer) => [`POST /${answer}/{topic}/{group}`, '{"ids":["0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"]}'])) };
 
 describe.each([["http", () => hub.http], ["ops", () => hub.ops]] as const)("of the %s port", (_port, address) => {
   const ajv = () => { const made = new Ajv2020({ strict: false, allErrors: true, formats: { "media-range": true } }); formats.default(made); return made; };
@@ -50,7 +51,7 @@ describe.each([["http", () => hub.http], ["ops", () => hub.ops]] as const)("of t
     for (const [path, operations] of Object.entries<any>(document.paths)) {
       for (const [method, operation] of Object.entries<any>(operations)) {
         const what = `${method.toUpperCase()} ${path}`;
-        const url = `http://${address()}${path.replace("{topic}", "t")}`;
+        const url = `http://${address()}${path.replace("{topic}", "t").replace("{group}", "g")}`;
         const request = (query: string) => fetch(`${url}${query}`, { method: method.toUpperCase(), ...(BODIES[what] && { body: BODIES[what] }) });
         const answer = await request(`?topic=t&group=g&id=${id}`);
         const type = answer.headers.get("content-type")!;

@@ -17,9 +17,10 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, SubscriptionId};
 use crate::metrics::Metrics;
 use crate::patterns::Patterns;
+use crate::pull::Pulls;
 use crate::relay::{Cluster, Origin, SeekTo};
 use crate::runner::{self, Handle, Input, Room, seek_of};
 use crate::status;
@@ -73,6 +74,7 @@ pub(crate) struct Core {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) cluster: Option<Cluster>,
     pub(crate) patterns: Patterns,
+    pub(crate) pulls: Pulls,
     limits: Limits,
     runners: Mutex<HashMap<(Topic, Group), Handle, RandomState>>,
     next_subscription: AtomicU64,
@@ -101,6 +103,7 @@ impl Bus {
             store,
             cluster,
             patterns: Patterns::default(),
+            pulls: Pulls::default(),
             ids: IdMaker::new(),
             clock: Clock::new(),
             metrics: Metrics::new(options.max_series),
@@ -132,7 +135,7 @@ impl Bus {
 
     /// Whether the hub is shutting down: nothing is taken any more.
     pub fn is_draining(&self) -> bool {
-        self.core.draining.load(Ordering::Acquire)
+        self.core.is_draining()
     }
 
     /// Begins a burst of publishes; [`Bus::commit`] appends it.
@@ -228,7 +231,7 @@ impl Bus {
         if self.core.draining.load(Ordering::Acquire) {
             return Err(Error::shutting_down());
         }
-        let id = self.core.next_subscription.fetch_add(1, Ordering::Relaxed);
+        let id = self.core.next_subscription();
         Membership::attach(&self.core, id, request, inbox).await
     }
 
@@ -346,6 +349,15 @@ impl Core {
     /// The wall clock, for times that people see.
     pub(crate) fn wall(&self) -> Millis {
         Millis::now()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// A number for a subscription, or for a caller that answers without one.
+    pub(crate) fn next_subscription(&self) -> SubscriptionId {
+        self.next_subscription.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn runner_of(&self, topic: &Topic, group: &Group) -> Option<Handle> {

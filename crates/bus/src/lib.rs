@@ -37,6 +37,7 @@ mod inbox;
 mod lane;
 pub mod metrics;
 mod patterns;
+mod pull;
 mod redrive;
 mod relay;
 mod runner;

@@ -181,7 +181,7 @@ impl Bus {
                         "another redrive of {topic} is under way and sends these letters back, each once; run this one \
                          again when it is done, for what is left"
                     );
-                    return Err(Error::new(Code::LeaseLost, message));
+                    return Err(Error::new(Code::Conflict, message));
                 }
                 Err(error) => return Err(Error::group(&error)),
             }

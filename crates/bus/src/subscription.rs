@@ -123,7 +123,8 @@ impl Membership {
     pub async fn ack_up_to(&self, id: EventId, lease: Option<u64>) -> Result<(), Error> {
         let Some(group) = &self.inner.group else { return Ok(()) };
         let topic = self.inner.topic_of(id).await?.ok_or_else(|| Error::unknown_id("upTo", id))?;
-        self.inner.core.ask(&topic, group, |reply| Input::AckUpTo { by: self.id(), id, lease, reply }).await
+        let ask = |reply| Input::AckUpTo { by: self.id(), id, lease, reply };
+        self.inner.core.ask(&topic, group, ask).await.map(drop)
     }
 
     /// Lets deliveries out of the inbox of a connection, which knows the subscription from now on.

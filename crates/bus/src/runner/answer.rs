@@ -67,34 +67,38 @@ impl Runner {
         Ok(())
     }
 
-    pub(super) async fn on_ack_up_to(&mut self, id: EventId, lease: Option<u64>, reply: Reply<()>) {
+    pub(super) async fn on_ack_up_to(&mut self, id: EventId, lease: Option<u64>, reply: Reply<u64>) {
         let result = self.ack_up_to(id, lease).await;
         match result {
             Err(error) => {
                 let _ = reply.send(Err(error));
             }
-            Ok(()) => {
+            Ok(done) => {
                 let dirty = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.is_dirty());
                 self.saving.after(dirty, move |saved| {
-                    let _ = reply.send(saved);
+                    let _ = reply.send(saved.map(|()| done));
                 });
             }
         }
     }
 
-    async fn ack_up_to(&mut self, id: EventId, lease: Option<u64>) -> Result<(), Error> {
+    /// Returns how many events were not done before.
+    async fn ack_up_to(&mut self, id: EventId, lease: Option<u64>) -> Result<u64, Error> {
         self.load(None).await?;
         let places = self.core.store.locate(&[id]).await.map_err(|error| Error::group(&error))?;
         let place = places.into_iter().flatten().next().filter(|place| place.topic == self.topic);
         let place = place.ok_or_else(|| Error::unknown_id("upTo", id))?;
-        let Some(dispatcher) = &mut self.dispatcher else { return Ok(()) };
+        let info = self.core.store.info(&self.topic).await.map_err(|error| Error::group(&error))?;
+        let Some(dispatcher) = &mut self.dispatcher else { return Ok(0) };
         if lease.is_some_and(|lease| dispatcher.is_lost(id, lease)) {
             return Err(Error::new(Code::LeaseLost, format!("the event {id} was given out again since")));
         }
+        let before = dispatcher.lag(info.as_ref());
         dispatcher.on_ack_up_to(place.seq, id, place.ts).map_err(|InSnapshot| {
             let message =
                 "upTo: the event is part of a snapshot start, which comes in key order; name the events with ids";
             Error::new(Code::BadRequest, message)
-        })
+        })?;
+        Ok(before.saturating_sub(dispatcher.lag(info.as_ref())))
     }
 }

@@ -515,7 +515,8 @@ impl Follower {
                         Err(RelayError::Lost(_)) => return Answered::Again(Input::AckUpTo { by, id, lease, reply }),
                         Err(RelayError::Refused(error)) => drop(reply.send(Err(error))),
                         Ok(()) => {
-                            let _ = reply.send(Ok(()));
+                            // The owner's answer has no count.
+                            let _ = reply.send(Ok(0));
                             return seq.map_or(Answered::Done, |seq| Answered::UpTo(by, seq));
                         }
                     }

@@ -27,7 +27,7 @@ pub(crate) enum Input {
     /// Answers of a subscriber to deliveries; a receipt for each.
     Answer { by: MemberId, ids: Vec<(EventId, Option<u64>)>, answer: Answer, reply: Reply<Vec<Receipt>> },
     /// An ack of an event and all before it.
-    AckUpTo { by: MemberId, id: EventId, lease: Option<u64>, reply: Reply<()> },
+    AckUpTo { by: MemberId, id: EventId, lease: Option<u64>, reply: Reply<u64> },
     /// Moves the group's place.
     Seek { to: From, relayed: bool, reply: Reply<Cursor> },
     /// Moves the group's place to after this seq.

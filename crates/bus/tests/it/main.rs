@@ -8,6 +8,7 @@ mod compaction;
 mod dead_letters;
 mod delivery;
 mod fan_in;
+mod pull;
 mod saves;
 mod seed;
 mod unseen;
