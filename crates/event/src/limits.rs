@@ -86,6 +86,9 @@ impl Default for Limits {
     }
 }
 
+/// Most bytes of a nack's reason that are kept.
+pub const MAX_REASON: usize = 4 * 1024;
+
 /// Shortest lease that a subscriber may ask for.
 pub const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
 /// Longest lease, extension and nack delay: 12 hours.

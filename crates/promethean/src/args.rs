@@ -60,6 +60,10 @@ pub(crate) enum Command {
     Publish(PublishArgs),
     /// Consume a topic as a member of a group: each event is printed, then acked.
     Sub(SubArgs),
+    /// Consume up to N events of a group with one HTTP request: each is printed, then acked.
+    ///
+    /// Ends with 124 when no event came within --wait. For scripts and cron jobs; `sub` keeps a connection.
+    Consume(ConsumeArgs),
     /// Watch a topic without a group: nothing is acked, nothing is remembered.
     Tail(TailArgs),
     /// Print events that are in the log; with --group, send a group back to them.
@@ -285,6 +289,33 @@ pub(crate) struct SubArgs {
     pub(crate) no_ack: bool,
     #[command(flatten)]
     pub(crate) read: ReadArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConsumeArgs {
+    /// The topic or pattern (a.*, a.**).
+    pub(crate) topic: String,
+    /// The group. A group that has consumed before resumes where it was.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) group: String,
+    /// Most events, 1 to 1,000.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) max: u64,
+    /// Wait this long for the first event, at most 60s.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) wait: Option<String>,
+    /// Where a group without a position starts: latest, earliest, an event's id (after it), a time (epoch milliseconds,
+    /// RFC 3339), or how long ago (15m).
+    #[arg(long, value_name = "PLACE", default_value = "latest")]
+    pub(crate) from: String,
+    /// Print only: the events return to the group, without counting an attempt.
+    #[arg(long)]
+    pub(crate) no_ack: bool,
+    /// Each event as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) hub: HttpArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -284,8 +284,6 @@ fn id_and_ids() -> Invalid {
 
 const MAX_LEASE: u64 = limits::MAX_LEASE.as_millis() as u64;
 const MIN_EXTENSION: u64 = limits::MIN_EXTENSION.as_millis() as u64;
-/// Longest `reason` that is kept, in bytes; the rest is cut off.
-const MAX_REASON: usize = 4 * 1024;
 
 asked! {
     /// An `ACK`.
@@ -315,7 +313,7 @@ asked! {
         /// The delivery it is about (ctx.lease): a fence for those who need it.
         pub lease: Option<u64> as Option<Whole>,
         /// Why, for the dead letter; the first 4 KiB are kept.
-        pub reason: Option<Cow<'a, str>> as Option<Cut<MAX_REASON>>,
+        pub reason: Option<Cow<'a, str>> as Option<Cut<{ limits::MAX_REASON }>>,
         /// When to deliver again; else by the backoff.
         pub delay: Option<Duration> as Option<Number<0, MAX_LEASE>>,
         /// True: the attempt does not count.

@@ -43,7 +43,15 @@ pub(crate) fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Re
         serde_json::from_slice::<IgnoredAny>(body).map_err(refused)?;
         return Err(Rejection::new(Code::BadRequest, "the body: a JSON object is needed, {\"field\": value}"));
     }
-    serde_json::from_slice(body).map_err(refused)
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let field = error.path().to_string();
+        let known = error.inner().is_data() && field != "." && !error.inner().to_string().starts_with("unknown field");
+        let Rejection { code, msg, .. } = refused(error.into_inner());
+        Rejection::new(code, if known { format!("{field}: {}", msg.trim_start_matches("the body: ")) } else { msg })
+    })?;
+    json.end().map_err(refused)?;
+    Ok(parsed)
 }
 
 async fn read_within(body: Body, most: usize, next: Duration, whole: Duration) -> Result<Bytes, Rejection> {

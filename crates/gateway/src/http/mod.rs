@@ -8,6 +8,7 @@ mod answer;
 mod body;
 mod caller;
 mod cloud_event;
+mod consume;
 pub(crate) mod cors;
 mod drafts;
 mod events;
@@ -24,7 +25,7 @@ mod shapes;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 
 use crate::Hub;
 
@@ -54,7 +55,16 @@ async fn asyncapi_json() -> axum::response::Response {
 
 /// The routes that the ops port serves too, so that the page there needs one origin only.
 pub(crate) fn shared_routes() -> impl Iterator<Item = &'static Route> {
-    ROUTES.iter().filter(|route| ["/publish/{topic}", "/replay", "/export"].contains(&route.path))
+    const SHARED: [&str; 7] = [
+        "/publish/{topic}",
+        "/consume/{topic}/{group}",
+        "/ack/{topic}/{group}",
+        "/nack/{topic}/{group}",
+        "/extend/{topic}/{group}",
+        "/replay",
+        "/export",
+    ];
+    ROUTES.iter().filter(|route| SHARED.contains(&route.path))
 }
 
 const TOPIC: Param = Param::required("topic", "The topic.");
@@ -62,6 +72,24 @@ const TOPIC_IN_PATH: Param = Param::path("topic", "The topic.");
 const FROM: Param = Param::optional("from", "Where to start: earliest, latest, ts, afterId or seq.");
 const TS: Param = Param::optional("ts", "For from=ts: epoch milliseconds.");
 const AFTER_ID: Param = Param::optional("afterId", "For from=afterId: the id of an event of the topic.");
+
+const NAME_IN_PATH: Param = Param::path("topic", "The topic or pattern.");
+const GROUP_IN_PATH: Param = Param::path("group", "The group.");
+/// An answer to deliveries of `/consume`.
+const fn answers(path: &'static str, about: &'static str, handler: fn() -> MethodRouter<Arc<Hub>>) -> Route {
+    Route {
+        method: "POST",
+        path,
+        about,
+        params: &[NAME_IN_PATH, GROUP_IN_PATH],
+        body: &["application/json"],
+        content: "application/json",
+        schema: "Answered",
+        errors: &[400, 401, 403, 404, 413, 429, 500, 503],
+        open: false,
+        handler,
+    }
+}
 
 /// Every route of the HTTP port.
 pub(crate) static ROUTES: &[Route] = &[
@@ -92,6 +120,37 @@ pub(crate) static ROUTES: &[Route] = &[
         open: false,
         handler: || post(publish::publish),
     },
+    Route {
+        method: "POST",
+        path: "/consume/{topic}/{group}",
+        about: "Leases events to the caller as to a member of the group. The fields are in a JSON body or in the query.",
+        params: &[
+            NAME_IN_PATH,
+            GROUP_IN_PATH,
+            Param::optional("max", "Most events, 1 to 1,000; 100 if left out."),
+            Param::optional("waitMs", "Longest wait for the first event, up to 60,000; 0 if left out."),
+            Param::optional(
+                "from",
+                "Where a group without a position starts: latest (default), earliest, ts or afterId.",
+            ),
+            TS,
+            AFTER_ID,
+            Param::optional("ackTimeoutMs", "How long the events are leased; 30,000 if left out."),
+            Param::optional("maxAttempts", "Deliveries before a dead letter; 5 if left out, 0: no limit."),
+            Param::optional("ordered", "none (default), key or topic."),
+            Param::optional("filter", "JSON: which events the group wants."),
+            Param::optional("autoAck", "1: the events are acked before they are answered."),
+        ],
+        body: &["application/json"],
+        content: "application/json",
+        schema: "Consumed",
+        errors: &[400, 401, 403, 404, 413, 429, 500, 503],
+        open: false,
+        handler: || post(consume::consume),
+    },
+    answers("/ack/{topic}/{group}", "Acks events, or with upTo one and all before it.", || post(consume::ack)),
+    answers("/nack/{topic}/{group}", "Gives events back after a failure.", || post(consume::nack)),
+    answers("/extend/{topic}/{group}", "Extends the leases of events.", || post(consume::extend)),
     Route {
         method: "GET",
         path: "/replay",

@@ -11,6 +11,10 @@ const OBJECTS: &[(&str, &str)] = &[
     ("Status", "status: text"),
     ("OnePublished", "id: id, seq: n, duplicate?: flag"),
     ("ManyPublished", "ids: [id], count: n"),
+    ("Consumed", "events: [Delivery]"),
+    ("Delivery", "event: Event, ctx: Context"),
+    ("Context", "attempt: n, maxAttempts: n, ack_deadline_ms: n, lease: n, snapshot?: flag"),
+    ("Answered", "done: n, lost: [id], unknown: [id]"),
     ("Replay", "topic: text, count: n, events: [Event], next?: id"),
     (
         "Hub",

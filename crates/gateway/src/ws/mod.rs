@@ -14,4 +14,5 @@ mod upgrade;
 
 pub(crate) use asyncapi::document as asyncapi;
 pub use connections::{Connection, Connections, Held};
+pub(crate) use session::context;
 pub use upgrade::{in_front_of, is_upgrade, router};

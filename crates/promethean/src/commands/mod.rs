@@ -5,6 +5,7 @@ mod backup;
 mod bench;
 mod completions;
 mod config;
+mod consume;
 mod context;
 mod demo;
 mod dlq;
@@ -63,6 +64,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         Command::Publish(args) => publish::run(args),
         Command::Sub(args) => subscribe::sub(&args),
         Command::Tail(args) => subscribe::tail(&args),
+        Command::Consume(args) => consume::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Import(args) => import::run(&args),

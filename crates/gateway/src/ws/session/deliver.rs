@@ -67,7 +67,8 @@ impl Core<'_> {
     }
 }
 
-fn context(given: &Given, now: Millis) -> Context {
+/// Describes a delivery to its receiver.
+pub(crate) fn context(given: &Given, now: Millis) -> Context {
     Context {
         attempt: given.attempt,
         max_attempts: given.max_attempts,

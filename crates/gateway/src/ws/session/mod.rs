@@ -45,6 +45,7 @@ use crate::rejection::{Close, Rejection};
 
 use self::core::{Core, Flow, Step};
 use deadlines::Due;
+pub(crate) use deliver::context;
 
 /// A connection's bytes.
 pub(super) type Wire = Box<dyn ReadWrite>;
