@@ -13,7 +13,7 @@ interface Entry {
 
 interface Bundle {
   _op: string;
-  _fields: object;
+  _fields: object | undefined;
   _entries: Entry[];
 }
 
@@ -36,7 +36,7 @@ export interface Road {
 
 export interface Answers {
   /** Adds an answer to one delivery; resolves when the hub has stored it. */
-  _add(op: string, id: string, lease: number | undefined, fields?: object): Promise<void>;
+  _add(op: string, id: string, lease: number | undefined, fields?: object, after?: () => void): Promise<void>;
   /** Sends all that waits, unless a quota or the connection forbids it. */
   _flush(): void;
   /** The connection is gone: acks wait for the next one, all else ends. */
@@ -54,7 +54,7 @@ export function answersOver(road: Road): Answers {
   let soon = false;
   let alone = 0;
 
-  const put = (op: string, fields: object, entry: Entry, key = op + JSON.stringify(fields)) => {
+  const put = (op: string, fields: object | undefined, entry: Entry, key = fields ? op + JSON.stringify(fields) : op) => {
     const bundle = bundles.get(key);
     if (bundle) bundle._entries.push(entry);
     else bundles.set(key, { _op: op, _fields: fields, _entries: [entry] });
@@ -77,7 +77,7 @@ export function answersOver(road: Road): Answers {
     }
   };
 
-  const go = async (op: string, fields: object, all: Entry[]) => {
+  const go = async (op: string, fields: object | undefined, all: Entry[]) => {
     const entries = all.filter((entry) => !road._stale(entry._id, entry._lease) || entry._done());
     const [first, second] = entries;
     if (!first) return;
@@ -117,8 +117,11 @@ export function answersOver(road: Road): Answers {
   };
 
   return {
-    _add: (op, id, lease, fields = {}) => new Promise((resolve, reject) => {
-      put(op, fields, { _id: id, _lease: lease, _done: (error) => (error ? reject(error) : resolve()) });
+    _add: (op, id, lease, fields, after) => new Promise((resolve, reject) => {
+      put(op, fields, { _id: id, _lease: lease, _done: (error) => {
+        after?.();
+        error ? reject(error) : resolve();
+      } });
       void turn();
     }),
     _flush: flush,

@@ -37,17 +37,19 @@ export function payloadsOf(text: string, depth: number): (index: number) => stri
 }
 
 export class Received {
-  readonly #text: () => string;
+  readonly #text: (index: number) => string;
+  readonly #index: number;
 
-  constructor(event: EventRecord, text: () => string, parse: Parse | undefined) {
+  constructor(event: EventRecord, text: (index: number) => string, index: number, parse: Parse | undefined) {
     Object.assign(this, event);
     this.#text = text;
+    this.#index = index;
     let parsed: [unknown] | undefined;
     // Where it is read: text that `parse` refuses is the handler's error, not the connection's.
-    if (parse) Object.defineProperty(this, "payload", { enumerable: true, get: () => (parsed ??= [parse(text())])[0] });
+    if (parse) Object.defineProperty(this, "payload", { enumerable: true, get: () => (parsed ??= [parse(text(index))])[0] });
   }
 
   get payloadText(): string {
-    return this.#text();
+    return this.#text(this.#index);
   }
 }

@@ -227,7 +227,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
         known._renew(ctx);
         continue;
       }
-      const received = new Received(event, () => payload(index), this._link._options.parse) as unknown as ReceivedEvent<T>;
+      const received = new Received(event, payload, index, this._link._options.parse) as unknown as ReceivedEvent<T>;
       const delivery = new Delivery<T>(received, this, ctx, size);
       if (this._place._restarted) delivery.restarted = true;
       this._place._restarted = false;
@@ -351,9 +351,13 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   private async _run(delivery: Delivery<T>): Promise<void> {
     this._begin(delivery);
     try {
+      let result;
       inside++;
-      const result = (async () => this._handler!(delivery.event, delivery))();
-      inside--;
+      try {
+        result = this._handler!(delivery.event, delivery);
+      } finally {
+        inside--;
+      }
       await result;
       if (!this._manual) this._auto(delivery);
     } catch (error) {
@@ -368,9 +372,9 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   // ---- acks and leases
 
   /** @internal */
-  async _ack({ event: { id }, lease }: Delivery<T>, options?: AckOptions): Promise<void> {
-    if (!this.group) return;
-    await this._answers._add("ACK", id, undefined, options?.fence ? { lease } : {}).finally(() => this._active.delete(id));
+  _ack({ event: { id }, lease }: Delivery<T>, options?: AckOptions): Promise<void> {
+    if (!this.group) return Promise.resolve();
+    return this._answers._add("ACK", id, undefined, options?.fence ? { lease } : undefined, () => this._active.delete(id));
   }
 
   /** @internal Settled by id, past the delivery. */
