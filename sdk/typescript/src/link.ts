@@ -65,11 +65,11 @@ export class Link {
   constructor(readonly _urls: string[], readonly _options: ClientOptions, private _listener: Listener) {}
 
   /** Reports an error that no caller awaits to `onError`, else to the console unless a retry helps. */
-  _report(error: unknown, context?: ErrorContext): void {
+  _report(error: unknown, context?: ErrorContext, loud = !(error as PromError)?.retryable): void {
     const { onError } = this._options;
     try {
       if (onError) onError(error as Error, context);
-      else if (!(error as PromError)?.retryable) console.error(
+      else if (loud) console.error(
         "promethean:", error, context ? `(event ${context.event.id} of ${context.topic}, attempt ${context.attempt})` : "");
     } catch {} // there is nobody left to tell, and the connection has to continue
   }
@@ -81,7 +81,7 @@ export class Link {
 
   /** Returns the promise of a call that `begin` starts, minded in the same way. */
   _tell<T>(begin: Parameters<typeof told<T>>[1]): Promise<T> {
-    return told((error) => this._report(error), begin);
+    return told((error) => this._report(error, undefined, true), begin);
   }
 
   /** Resolves once open and authenticated. */

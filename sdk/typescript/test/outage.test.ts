@@ -219,6 +219,17 @@ describe("a call that nobody awaits", () => {
   });
 });
 
+describe("a publish that nobody awaits", () => {
+  it("is on the console when it fails for any reason and there is no onError", async () => {
+    const printed = vi.spyOn(console, "error").mockImplementation(() => {});
+    const client = make();
+    hub.intercept = (frame) => { if (frame.op === "PUBLISH") throw new Refusal("publish_failed", "the disk is full"); };
+    void client.publish("t", 1);
+    await until("it is printed", () => printed.mock.calls.length === 1);
+    expect(printed.mock.calls[0]![1].code).toBe("publish_failed");
+  });
+});
+
 describe("a socket of the package ws", () => {
   it("is ended soon after close where the hub does not answer", async () => {
     let ended = 0;
