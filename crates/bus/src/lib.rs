@@ -29,6 +29,7 @@ mod bus;
 mod clock;
 mod compaction;
 mod credit;
+mod dead_letters;
 mod error;
 mod fan_in;
 pub mod group;
@@ -38,7 +39,6 @@ mod lane;
 pub mod metrics;
 mod patterns;
 mod pull;
-mod redrive;
 mod relay;
 mod runner;
 mod status;
@@ -49,11 +49,11 @@ mod typed;
 pub use burst::{Burst, Placed, Published};
 pub use bus::{Bus, BusOptions, Request, TopicGate};
 pub use compaction::{COMPACTOR_GROUP, Compacted, Compactor, run_compactors};
+pub use dead_letters::{Envelope, Letters, OWN_GROUPS, REDRIVE_GROUP, Redriven};
 pub use error::Error;
 pub use group::{Answer, Receipt};
 pub use handler::{Handling, Running};
 pub use inbox::{CONNECTION_BYTES, Given, Inbox, InboxOptions, SubscriptionId};
-pub use redrive::{Letters, OWN_GROUPS, REDRIVE_GROUP, Redriven};
 pub use relay::{
     Cluster, FOREIGN, Origin, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, SeekTo,
 };

@@ -64,6 +64,9 @@ pub struct GroupStatus {
     /// asked.
     #[serde(default)]
     pub owner_silent: Option<Box<str>>,
+    /// Why dead letters cannot be written at the moment; they are tried again.
+    #[serde(default)]
+    pub letters_failing: Option<Box<str>>,
 }
 
 /// A member of a group.

@@ -1,14 +1,14 @@
-//! Carrying out what the dispatcher decided: reading, delivering, dead-lettering.
+//! Carrying out what the dispatcher decided: reading and delivering.
 
 use std::collections::HashMap;
 
-use promethean_event::{Draft, Event, EventId, Millis, Seq, Topic, payload_of};
-use promethean_store::{Outcome, ReadMax, Result as StoreResult};
+use promethean_event::{Event, Millis, Seq, Topic};
+use promethean_store::{ReadMax, Result as StoreResult};
 
 use super::Runner;
+use crate::Given;
 use crate::bus::Core;
-use crate::group::{Command, DeadLetter, Deliver, Dispatcher};
-use crate::{Burst, Given, burst};
+use crate::group::{Command, Deliver, Dispatcher};
 
 impl Runner {
     /// Carries out `commands`, and what follows from them, except that it does not ask for more.
@@ -17,11 +17,10 @@ impl Runner {
     pub(super) async fn carry_out(&mut self, dispatcher: &mut Dispatcher, commands: &mut Vec<Command>) -> usize {
         let mut read = 0;
         let mut again = Vec::new();
-        let mut letters = Vec::new();
         for command in commands.drain(..) {
             match command {
                 Command::Deliver(deliver) => again.push(deliver),
-                Command::DeadLetter(letter) => letters.push(letter),
+                Command::DeadLetter(letter) => self.letters.add([letter]),
                 Command::Read { from, max, bytes, behind } => {
                     read += self.read(dispatcher, from, ReadMax { events: max, bytes }, behind).await;
                 }
@@ -30,9 +29,6 @@ impl Runner {
         }
         if !again.is_empty() {
             self.redeliver(dispatcher, again).await;
-        }
-        if !letters.is_empty() {
-            self.dead_letter(dispatcher, letters).await;
         }
         read
     }
@@ -110,7 +106,7 @@ impl Runner {
     /// Delivers events that were just read. What the dispatcher wants beyond them is read again.
     async fn give(&mut self, dispatcher: &mut Dispatcher, events: Vec<Event>, commands: Vec<Command>) {
         let max_attempts = dispatcher.max_attempts();
-        let (mut again, mut letters) = (Vec::new(), Vec::new());
+        let mut again = Vec::new();
         // Both are in the same order nearly always: one walk finds all.
         let mut events = events.into_iter();
         for command in commands {
@@ -122,15 +118,12 @@ impl Runner {
                         None => again.push(deliver),
                     }
                 }
-                Command::DeadLetter(letter) => letters.push(letter),
+                Command::DeadLetter(letter) => self.letters.add([letter]),
                 Command::Read { .. } | Command::ReadSnapshot { .. } => {}
             }
         }
         if !again.is_empty() {
             self.redeliver(dispatcher, again).await;
-        }
-        if !letters.is_empty() {
-            self.dead_letter(dispatcher, letters).await;
         }
     }
 
@@ -190,56 +183,6 @@ impl Runner {
                 }
                 None => dispatcher.on_gone(deliver.seq),
             }
-        }
-    }
-
-    async fn dead_letter(&mut self, dispatcher: &mut Dispatcher, letters: Vec<DeadLetter>) {
-        for letter in letters {
-            match self.write_dead_letter(dispatcher.generation(), &letter).await {
-                Ok(()) => dispatcher.on_dead_lettered(letter.seq),
-                Err(reason) => {
-                    tracing::error!(topic = %self.topic, group = %self.group, seq = letter.seq, reason, "cannot write the dead letter");
-                    dispatcher.on_dead_letter_failed(letter.seq, self.core.clock.now());
-                }
-            }
-        }
-    }
-
-    async fn write_dead_letter(&mut self, generation: u64, letter: &DeadLetter) -> Result<(), String> {
-        let store = &self.core.store;
-        let read = store.read(&self.topic, letter.seq, ReadMax::events(1)).await.map_err(|error| error.to_string())?;
-        let Some(original) = read.into_iter().find(|event| event.seq == letter.seq) else { return Ok(()) };
-        let now = self.core.wall();
-        let payload = payload_of(&serde_json::json!({
-            "topic": self.topic,
-            "group": self.group,
-            "original": null,
-            "err": letter.reason,
-            "attempts": letter.attempts,
-            "ts": now,
-        }))
-        .map_err(|error| error.to_string())?;
-        // The original goes in byte for byte.
-        let text = payload.get().replacen("\"original\":null", &format!("\"original\":{}", original.to_json()), 1);
-        let payload = serde_json::value::RawValue::from_string(text).map_err(|error| error.to_string())?;
-        let mut draft = Draft::new(self.topic.dead_letter(), std::borrow::Cow::Owned(payload));
-        // The same failure told twice is one dead letter.
-        let parts = [
-            self.topic.as_str().as_bytes(),
-            self.group.as_str().as_bytes(),
-            original.id.as_bytes(),
-            &generation.to_le_bytes(),
-        ];
-        draft.options.id = Some(EventId::derived(&parts));
-        draft.options.key = original.key().map(|key| std::borrow::Cow::Owned(key.into_owned()));
-        draft.options.caused_by = vec![original.id];
-        let mut burst = Burst::new(&self.core.ids, store, burst::UNLIMITED, now);
-        burst.add(&draft).map_err(|error| error.to_string())?;
-        let (events, _) = burst.finish();
-        match self.core.append(events).await.map_err(|error| error.to_string())?.pop() {
-            Some(Outcome::DuplicateId { topic, .. }) => Err(format!("its id is taken on {topic}")),
-            Some(Outcome::Failed(error)) => Err(error.to_string()),
-            Some(Outcome::Stored(_)) | None => Ok(()),
         }
     }
 }

@@ -212,6 +212,7 @@ impl Runner {
                 let Some(dispatcher) = &mut self.dispatcher else { return };
                 dispatcher.on_seek(start, snapshot.as_ref().map(|snapshot| snapshot.cut()));
                 self.ahead.clear();
+                self.letters.clear();
                 self.snapshot = snapshot;
                 for member in self.members.values() {
                     member.lane.clear();

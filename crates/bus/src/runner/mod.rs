@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::Error;
 use crate::bus::Core;
+use crate::dead_letters::write::Writer;
 use crate::group::{Command, Dispatcher, MemberId};
 use crate::metrics::GroupObserver;
 
@@ -65,6 +66,7 @@ pub(crate) struct Runner {
     snapshot: Option<Box<dyn KeySnapshot>>,
     ahead: Ahead,
     saving: Saving,
+    letters: Writer,
     /// A read failed: the dispatcher is told, and asks again, at this time.
     read_again: Option<tokio::time::Instant>,
     commands: Vec<Command>,
@@ -115,6 +117,7 @@ impl Runner {
             wake,
             snapshot: None,
             saving: Saving::default(),
+            letters: Writer::default(),
             read_again: None,
             commands: Vec::new(),
             alarm: Alarm::default(),
@@ -181,6 +184,11 @@ impl Runner {
                 biased;
                 () = lost(self.held.as_ref()) => {}
                 saved = self.saving.done() => self.on_saved(saved)?,
+                written = self.letters.done() => {
+                    if let Some(dispatcher) = &mut self.dispatcher {
+                        written.into_iter().for_each(|seq| dispatcher.on_dead_lettered(seq));
+                    }
+                }
                 input = self.inputs.recv() => match input {
                     Some(input) => self.on_input(input).await?,
                     None => return Ok(()),
@@ -212,7 +220,7 @@ impl Runner {
     }
 
     fn is_idle(&self) -> bool {
-        self.members.is_empty() && self.saving.is_idle()
+        self.members.is_empty() && self.saving.is_idle() && self.letters.is_idle()
     }
 
     /// One turn: lets time pass to `now` and carries out what the dispatcher says, a bounded number of events.
@@ -240,6 +248,7 @@ impl Runner {
         self.commands.append(&mut commands);
         turn.more |= self.flush(&mut dispatcher, now) || !self.commands.is_empty();
         self.unreserve(&mut dispatcher, &sharing);
+        self.letters.start(&self.core, &self.topic, &self.group, dispatcher.generation());
         self.metrics.observe(&mut dispatcher);
         self.dispatcher = Some(dispatcher);
         turn

@@ -104,7 +104,9 @@ impl Runner {
                 let save = async move { store.compare_and_set(&topic, &group, version, state).await };
                 self.saving.under_way = Some(Box::pin(save));
                 self.saving.covered.append(&mut self.saving.next);
-            } else if let Some(done) = self.saving.drained.take() {
+            } else if self.letters.is_idle()
+                && let Some(done) = self.saving.drained.take()
+            {
                 let _ = done.send(());
             }
         }

@@ -19,6 +19,7 @@ impl Runner {
         for member in &mut status.members {
             member.origin = self.members.get(&member.id).and_then(|member| member.relayed.clone());
         }
+        status.letters_failing = self.letters.failing().map(Into::into);
         Some(status)
     }
 }
@@ -60,5 +61,6 @@ fn status_of(
         unfinished: dispatcher.inspect().take(shown).map(Holding::from).collect(),
         counts: dispatcher.counts(),
         owner_silent: None,
+        letters_failing: None,
     }
 }

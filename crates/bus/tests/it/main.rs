@@ -8,6 +8,7 @@ mod compaction;
 mod dead_letters;
 mod delivery;
 mod fan_in;
+mod letters;
 mod pull;
 mod saves;
 mod seed;

@@ -64,6 +64,7 @@ mod tests {
             unfinished: vec![holding(2), holding(3)],
             counts: Counts { delivered: 1, redelivered: 2, acked: 3, nacked: 4, dead_lettered: 5, skipped: 6 },
             owner_silent: None,
+            letters_failing: None,
         };
         let text = serde_json::to_string(&status).expect("JSON");
         let read = seen_from("me", serde_json::from_str(&text).expect("reads back"));

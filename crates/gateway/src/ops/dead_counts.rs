@@ -9,11 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use promethean_bus::Bus;
+use promethean_bus::{Bus, Envelope};
 use promethean_event::{Event, Seq, Topic};
 use promethean_store::{GroupState, ReadMax};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokio::sync::Semaphore;
 
 use super::dead_letters::Dead;
@@ -34,24 +32,6 @@ const KEPT: usize = 64;
 const KINDS: usize = 1_000;
 /// The longest reason that is told apart: more than the hub writes.
 const REASON: usize = 512;
-
-/// Of a dead letter's payload, what it is counted by.
-#[derive(Deserialize)]
-struct Letter<'a> {
-    #[serde(borrow, default)]
-    group: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    err: Option<Cow<'a, str>>,
-    #[serde(rename = "original")]
-    _original: Original,
-}
-
-/// What a redrive cannot do without.
-#[derive(Deserialize)]
-struct Original {
-    #[serde(rename = "payload")]
-    _payload: IgnoredAny,
-}
 
 /// The counts of some topics, each behind a lock of its own.
 #[derive(Debug, Default)]
@@ -95,9 +75,11 @@ pub(super) struct Tally {
 impl Tally {
     fn see(&mut self, event: &Event) {
         self.counted += 1;
-        match event.payload_as::<Letter<'_>>() {
-            Ok(letter) => self.count(letter.group.unwrap_or_default(), letter.err.unwrap_or_default()),
-            Err(_) => self.foreign += 1,
+        match event.payload_as::<Envelope<'_>>() {
+            Ok(letter) if letter.has_event() => {
+                self.count(letter.group.unwrap_or_default(), letter.err.unwrap_or_default());
+            }
+            Ok(_) | Err(_) => self.foreign += 1,
         }
     }
 

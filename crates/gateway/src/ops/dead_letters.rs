@@ -3,13 +3,12 @@
 //! `topic` is always the original's name. A letter is redriven when it lies at or below the place of the hub's own group
 //! on the dead-letter topic, or is done above it. Somebody else's event on a dead-letter topic is shown as what it is.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use promethean_bus::{Letters, REDRIVE_GROUP};
+use promethean_bus::{Envelope, Letters, REDRIVE_GROUP};
 use promethean_event::{Code, Event, EventId, Group, Millis, Seq, Topic};
 use promethean_store::{GroupState, ReadMax, TopicInfo};
 use serde::{Deserialize, Serialize};
@@ -27,26 +26,6 @@ const MOST: usize = 1_000;
 /// Groups, and reasons, that are listed; the others together as [`OTHER`].
 const KINDS: usize = 100;
 const OTHER: &str = "_other";
-
-/// A dead letter's payload.
-#[derive(Deserialize)]
-struct Letter<'a> {
-    #[serde(borrow, default)]
-    group: Cow<'a, str>,
-    #[serde(borrow, default)]
-    err: Cow<'a, str>,
-    #[serde(default)]
-    attempts: u64,
-    #[serde(borrow)]
-    original: &'a RawValue,
-}
-
-/// Of an original, what makes it one.
-#[derive(Deserialize)]
-struct Original<'a> {
-    #[serde(borrow, rename = "payload")]
-    _payload: &'a RawValue,
-}
 
 #[derive(Serialize)]
 struct TopicRow {
@@ -245,15 +224,14 @@ async fn window(hub: &Hub, letters: &Topic, start: Seq, end: Seq) -> Result<Vec<
 
 fn entry(event: &Event, dead: &Dead) -> Result<Entry, Rejection> {
     let (id, seq, ts, redriven) = (event.id, event.seq, event.ts, dead.is_redriven(event.seq));
-    let letter = event.payload_as::<Letter<'_>>().ok();
-    let letter = letter.filter(|letter| serde_json::from_str::<Original<'_>>(letter.original.get()).is_ok());
-    Ok(match letter {
+    let letter = event.payload_as::<Envelope<'_>>().ok();
+    Ok(match letter.filter(Envelope::has_event) {
         Some(letter) => Entry {
             id,
             seq,
             ts,
-            group: letter.group.into_owned(),
-            err: letter.err.into_owned(),
+            group: letter.group.unwrap_or_default().into_owned(),
+            err: letter.err.unwrap_or_default().into_owned(),
             attempts: letter.attempts,
             redriven,
             foreign: false,

@@ -108,6 +108,10 @@ fn reasons(known: &Known<'_>) -> Vec<Reason> {
         );
         found.push(plain("owner_silent", text));
     }
+    if let Some(why) = &status.letters_failing {
+        let text = format!("Dead letters cannot be written, and are tried again until they can: {why}.");
+        found.push(plain("dead_letters_failing", text));
+    }
     if status.lag == 0 {
         found.push(plain("caught_up", "Every event is done.".to_owned()));
     } else if status.owner_silent.is_some() {
@@ -291,6 +295,7 @@ mod tests {
             unfinished: vec![holding(HoldingState::Held)],
             counts: Counts::default(),
             owner_silent: None,
+            letters_failing: None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! `promethean dlq`: dead letters, by topic and group, one by one, and sending them back.
 
+use promethean_bus::Envelope;
 use promethean_client::EventId;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::address::Port;
@@ -194,40 +194,33 @@ fn or_dash(text: &str) -> String {
 }
 
 #[derive(Deserialize)]
-struct Letter {
+struct Letter<'a> {
     topic: String,
     seq: u64,
     ts: u64,
-    payload: Payload,
-}
-
-#[derive(Deserialize)]
-struct Payload {
-    group: String,
-    err: String,
-    attempts: u64,
-    original: Box<RawValue>,
+    #[serde(borrow)]
+    payload: Envelope<'a>,
 }
 
 fn show(peer: &Peer, id: &str, json: bool) -> Result<(), Failure> {
     EventId::parse(id).map_err(|invalid| Failure::usage(format!("ID: {}", invalid.message)))?;
     let text = peer.text("/event", &[("id", id.to_owned())])?;
     let no_letter = |_| Failure::new(Exit::NotFound, format!("{id} is an event, but no dead letter"));
-    let letter: Letter = serde_json::from_str(&text).map_err(no_letter)?;
+    let letter: Letter<'_> = serde_json::from_str(&text).map_err(no_letter)?;
     let Some(topic) = letter.topic.strip_prefix("dlq.") else {
         return Err(Failure::new(Exit::NotFound, format!("{id} is an event of {}, no dead letter", letter.topic)));
     };
     if json {
         return out::line(&text);
     }
-    let Payload { group, err, attempts, original } = letter.payload;
+    let Envelope { group, err, attempts, original, .. } = letter.payload;
     let mut table = Table::new(&["LETTER", id]);
     for (name, value) in [
         ("topic", topic.to_owned()),
-        ("group", group),
+        ("group", group.unwrap_or_default().into_owned()),
         ("time", print::time(letter.ts)),
         ("attempts", attempts.to_string()),
-        ("reason", err),
+        ("reason", err.unwrap_or_default().into_owned()),
         ("place", format!("dlq.{topic}#{}", letter.seq)),
     ] {
         table.row([name.to_owned(), value]);

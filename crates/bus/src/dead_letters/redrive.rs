@@ -10,6 +10,7 @@ use promethean_store::{GroupState, ReadMax, Saved};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::Envelope;
 use crate::{Bus, Error};
 
 /// Groups whose names begin so are the hub's own: their cursors say what it has done.
@@ -54,29 +55,19 @@ pub struct Letters {
 }
 
 impl Letters {
-    fn fit(&self, event: &Event, letter: &Letter<'_>) -> bool {
+    fn fit(&self, event: &Event, letter: &Envelope<'_>, original: &Original<'_>) -> bool {
         let err = letter.err.as_deref();
         (self.ids.is_empty() || self.ids.contains(&event.id))
             && self.group.as_deref().is_none_or(|group| letter.group.as_deref() == Some(group))
             && self.err.as_deref().is_none_or(|wanted| err == Some(wanted))
             && self.err_contains.as_deref().is_none_or(|part| err.is_some_and(|err| err.contains(part)))
-            && self.key.as_deref().is_none_or(|key| letter.original.key.as_deref() == Some(key))
+            && self.key.as_deref().is_none_or(|key| original.key.as_deref() == Some(key))
             && self.since.is_none_or(|since| event.ts >= since)
             && self.until.is_none_or(|until| event.ts <= until)
     }
 }
 
-/// Of a dead letter's payload, what goes back, and what letters are told apart by.
-#[derive(Deserialize)]
-struct Letter<'a> {
-    #[serde(borrow, default)]
-    group: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    err: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    original: Original<'a>,
-}
-
+/// What goes back of the event in a dead letter.
 #[derive(Deserialize)]
 struct Original<'a> {
     #[serde(borrow)]
@@ -201,14 +192,14 @@ impl Bus {
     ) -> Result<Vec<Fate>, Error> {
         let (mut burst, mut fates) = (self.burst(), Vec::with_capacity(batch.len()));
         for letter in batch {
-            fates.push(match letter.payload_as::<Letter<'_>>() {
+            fates.push(match read(letter) {
                 _ if state.done.contains(letter.seq) => Fate::Before,
-                Ok(parsed) if !wanted.fit(letter, &parsed) => Fate::Stays,
-                Ok(parsed) => match burst.add(&draft(topic, letter, parsed.original)) {
+                Ok((envelope, original)) if !wanted.fit(letter, &envelope, &original) => Fate::Stays,
+                Ok((_, original)) => match burst.add(&draft(topic, letter, original)) {
                     Ok(()) => Fate::Sent,
                     Err(invalid) => Fate::Refused(invalid.into()),
                 },
-                // Somebody else's event on the dead-letter topic: not ours to send anywhere.
+                // A foreign event on the dead-letter topic has no topic to go back to.
                 Err(error) => {
                     tracing::warn!(topic = %letter.topic, id = %letter.id, %error, "not a dead letter, left");
                     Fate::Foreign
@@ -257,13 +248,19 @@ impl Bus {
             let Some(last) = batch.last() else { break };
             next = last.seq + 1;
             let fits = |letter: &&Event| {
-                let parsed = letter.payload_as::<Letter<'_>>();
-                !state.done.contains(letter.seq) && parsed.is_ok_and(|parsed| wanted.fit(letter, &parsed))
+                let fits = |(envelope, original)| wanted.fit(letter, &envelope, &original);
+                !state.done.contains(letter.seq) && read(letter).is_ok_and(fits)
             };
             count += batch.iter().filter(fits).count() as u64;
         }
         Ok(count.min(limit))
     }
+}
+
+fn read(letter: &Event) -> serde_json::Result<(Envelope<'_>, Original<'_>)> {
+    let envelope = letter.payload_as::<Envelope<'_>>()?;
+    let original = serde_json::from_str(envelope.original.get())?;
+    Ok((envelope, original))
 }
 
 fn draft<'a>(topic: &Topic, letter: &Event, original: Original<'a>) -> Draft<'a> {
