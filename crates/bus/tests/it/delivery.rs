@@ -548,3 +548,30 @@ async fn the_last_event_of_a_tails_snapshot_says_where_it_was_taken() {
         nothing(&mut tail, SECOND).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_given_back_goes_out_before_what_was_never_out() {
+    let bus = bus();
+    for n in 1..=20 {
+        publish(&bus, "t", n).await;
+    }
+    let options = SubscribeOptions { max_in_flight: 10, ..earliest() };
+    let mut events = subscribe(&bus, "t", "g", options).await;
+    let mut taken = Vec::new();
+    while taken.len() < 10 {
+        taken.extend(events.next_batch(10).await.expect("open"));
+    }
+    let ids = |which: &[promethean_bus::Delivery]| which.iter().map(|one| (one.event().id, None)).collect::<Vec<_>>();
+    let release = Answer::Nack { reason: None, delay: None, release: true };
+    let membership = events.membership();
+    // Both reach the group before its next turn: half of the room goes to what came back, half to new events.
+    let released = membership.answer(ids(&taken[..5]), release);
+    let (released, acked) =
+        futures_util::future::join(released, membership.answer(ids(&taken[5..]), Answer::Ack)).await;
+    released.and(acked).expect("answered");
+    let mut seqs = Vec::new();
+    while seqs.len() < 10 {
+        seqs.extend(events.next_batch(10).await.expect("open").iter().map(|one| one.event().seq));
+    }
+    assert_eq!(seqs, (1..=5).chain(11..=15).collect::<Vec<_>>());
+}
