@@ -141,6 +141,15 @@ pub trait KeySnapshot: Send {
     fn next(&mut self, max: usize) -> Pending<'_, Vec<Event>>;
 }
 
+/// Keeps compaction from taking what a reader still has to read; see [`EventLog::pin`]. Dropping it lets go.
+pub trait Pin: Send + Sync {
+    /// Whether it still holds. A reader asks after each piece that it has read.
+    ///
+    /// # Errors
+    /// [`Error::Refused`](crate::Error::Refused) once it was held for too long: what was read since may lack keys.
+    fn check(&self) -> Result<()>;
+}
+
 /// A log of topics.
 ///
 /// Reads never see an event before its append has returned durable, and see it from then on.
@@ -177,6 +186,12 @@ pub trait EventLog: Send + Sync + 'static {
 
     /// A consistent view of all live keys: none missing, none of a later time.
     fn key_snapshot<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Box<dyn KeySnapshot>>;
+
+    /// Pins these topics for a reader that goes through their events.
+    ///
+    /// As long as it holds, compaction keeps for each key the latest event up to where the topic ended when this was
+    /// called, and tombstones up to there. Retention and trims go on. It holds for some hours at most.
+    fn pin<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, Box<dyn Pin>>;
 
     /// Where the topic ends, now and whenever it grows.
     fn watch(&self, topic: &Topic) -> watch::Receiver<Tail>;

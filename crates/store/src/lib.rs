@@ -14,6 +14,7 @@ pub mod memory;
 #[cfg(feature = "mongo")]
 pub mod mongo;
 mod ownership;
+mod pins;
 mod ranges;
 mod settings;
 mod snapshots;
@@ -21,12 +22,13 @@ mod snapshots;
 pub mod suite;
 
 use std::future::Future;
-use std::pin::Pin;
 
 use promethean_event::Topic;
 
 pub use error::{Error, Result};
-pub use event_log::{Appended, EventLog, KeySnapshot, Outcome, Page, Place, ReadMax, Seek, Start, Tail, TopicInfo};
+pub use event_log::{
+    Appended, EventLog, KeySnapshot, Outcome, Page, Pin, Place, ReadMax, Seek, Start, Tail, TopicInfo,
+};
 pub use group_state::{Done, GroupState, Mark, SnapshotState, Unfinished};
 pub use group_store::{GroupStore, Saved, Version};
 pub use ownership::{Beat, Claim, Duty, Fence, Heartbeat, Owned, Ownership, Peer, Terms};
@@ -35,7 +37,7 @@ pub use settings::{Compaction, EventSettings, Retention, SnapshotJob, TopicSetti
 pub use snapshots::SnapshotTargets;
 
 /// What an engine's operations return: a boxed future, so that engines can be named at run time only.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+pub type Pending<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// An engine: both contracts over one place.
 pub trait Store: EventLog + GroupStore {
@@ -54,10 +56,15 @@ pub trait Store: EventLog + GroupStore {
         })
     }
 
+    /// Events that were refused since the start because the disk had no room for them.
+    fn refused(&self) -> u64 {
+        0
+    }
+
     /// Finishes what was accepted, syncs it and stops. Later calls fail with [`Error::Closed`].
     fn close(&self) -> Pending<'_, ()>;
 
     /// Resolves when the engine can no longer keep its promises (a failed sync, a lost disk), with the reason.
     /// The process is expected to end then; nothing is retried.
-    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;
+    fn failed(&self) -> std::pin::Pin<Box<dyn Future<Output = String> + Send + '_>>;
 }

@@ -1,12 +1,13 @@
 //! Upkeep of the embedded engine on the test disk: retention, damage in one topic, restarts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use promethean_event::Millis;
 use promethean_store::log::disk::test::TestDisk;
 use promethean_store::log::{Log, Options};
 use promethean_store::suite::{append, event, id, seqs, topic};
-use promethean_store::{EventLog as _, Retention, Store as _, TopicSettings};
+use promethean_store::{Compaction, Error, EventLog as _, Retention, Store as _, TopicSettings};
 
 const NOW: Millis = Millis(2_000);
 
@@ -66,5 +67,114 @@ async fn what_retention_hid_stays_hidden_and_uncounted_after_a_restart() {
     assert_eq!(seqs(&log, "t").await, (501..=550).collect::<Vec<_>>());
     let first = std::path::Path::new("/data/topics/1/000000000000000001.seg");
     assert!(!disk.files().iter().any(|(path, _)| path == first));
+    log.close().await.expect("closed");
+}
+
+/// Publishes `rounds` × 10 events of 1 KB; how many were refused for lack of room.
+async fn fill(log: &Log, name: &'static str, rounds: usize) -> usize {
+    let mut refused = 0;
+    for _ in 0..rounds {
+        let events: Vec<_> =
+            (0..10).map(|_| event(name).payload(format!("\"{}\"", "x".repeat(1_000))).new_event()).collect();
+        match log.append(events).await {
+            Ok(_) => {}
+            Err(Error::Refused(reason)) => {
+                assert!(reason.contains("no space left"), "{reason}");
+                refused += 10;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    refused
+}
+
+fn small(disk: &TestDisk) -> Options {
+    let mut options = Options::new("/data");
+    (options.disk, options.maintenance) = (Arc::new(disk.clone()), None);
+    (options.journal_bytes, options.segment_bytes, options.block_bytes) = (1 << 20, 256 << 10, 4 << 10);
+    options
+}
+
+/// The bound is far smaller than the disk, and the disk smaller than the journal.
+#[tokio::test]
+async fn a_disk_that_is_smaller_than_the_journal_is_emptied_by_retention() {
+    let disk = TestDisk::new();
+    let mut options = small(&disk);
+    options.journal_bytes = 16 << 20;
+    let log = Log::open(options.clone()).expect("opens");
+    keep(&log, "t", 100).await;
+    disk.set_room(Some(8 << 20));
+    // 30 MB on a disk of 8 MB.
+    for round in 0..30 {
+        let refused = fill(&log, "t", 100).await;
+        let full = refused > 0;
+        assert_eq!(log.ready().is_err(), full, "round {round}");
+        log.maintain(NOW).await.expect("retention makes room");
+        log.ready().expect("it is over");
+        assert_eq!(fill(&log, "t", 1).await, 0, "round {round}: events are taken again");
+    }
+    let info = log.info(&topic("t")).await.expect("known").expect("exists");
+    log.maintain(NOW).await.expect("maintained");
+    assert_eq!(seqs(&log, "t").await, (info.last_seq - 99..=info.last_seq).collect::<Vec<_>>());
+    log.close().await.expect("closed");
+    let log = Log::open(options).expect("opens");
+    assert_eq!(seqs(&log, "t").await.last(), Some(&info.last_seq));
+}
+
+/// Nothing is bounded, until the disk is full.
+#[tokio::test]
+async fn a_bound_that_is_set_on_a_full_disk_makes_room() {
+    let disk = TestDisk::new();
+    let log = Log::open(small(&disk)).expect("opens");
+    disk.set_room(Some(8 << 20));
+    let refused = fill(&log, "t", 1_000).await;
+    assert!(refused > 1_000, "the disk is full: {refused}");
+    assert_eq!(log.stats().refused, refused as u64);
+    assert!(log.ready().is_err() && fill(&log, "t", 1).await == 10, "it stays full");
+    let last = log.info(&topic("t")).await.expect("known").expect("exists").last_seq;
+    assert_eq!(last, 10_000 - refused as u64, "what was taken is there");
+    keep(&log, "t", 200).await;
+    // What waits for the flush is gone after the first, the rest after the second.
+    for _ in 0..2 {
+        let _ = log.maintain(NOW).await;
+    }
+    log.maintain(NOW).await.expect("retention makes room");
+    log.ready().expect("it is over");
+    assert_eq!(fill(&log, "t", 100).await, 0);
+    assert!(disk.used() < 6 << 20, "{} bytes", disk.used());
+    log.close().await.expect("closed");
+}
+
+/// The hub does it by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upkeep_looks_after_a_full_disk_without_waiting_for_its_minute() {
+    let disk = TestDisk::new();
+    let log = Log::open(Options { maintenance: Some(Duration::from_secs(3600)), ..small(&disk) }).expect("opens");
+    keep(&log, "t", 100).await;
+    disk.set_room(Some(5 << 20));
+    let taken = async {
+        let mut taken = 0;
+        while taken < 20_000 {
+            taken += 100 - fill(&log, "t", 10).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(50), taken).await.expect("events are taken again and again");
+    log.close().await.expect("closed");
+}
+
+#[tokio::test]
+async fn a_reader_that_is_too_slow_is_told_and_compaction_goes_on() {
+    let disk = TestDisk::new();
+    let log = Log::open(Options { pin_for: Duration::ZERO, ..small(&disk) }).expect("opens");
+    let settings = TopicSettings { compaction: Some(Compaction::default()), ..TopicSettings::default() };
+    log.set_settings(&topic("t"), settings).await.expect("set");
+    append(&log, &[event("t").key("a")]).await;
+    let pin = log.pin(&[topic("t")]).await.expect("pinned");
+    append(&log, &[event("t").key("a")]).await;
+    log.maintain(NOW).await.expect("maintained");
+    assert_eq!(seqs(&log, "t").await, [2]);
+    let said = pin.check().expect_err("it is over").to_string();
+    assert!(said.contains("start again"), "{said}");
     log.close().await.expect("closed");
 }

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use http::header;
 use promethean_event::{Event, Millis, Seq, Topic, json};
-use promethean_store::{ReadMax, Store};
+use promethean_store::{Pin, ReadMax, Store};
 
 use super::{Caller, Query, place, unreadable};
 use crate::Hub;
@@ -23,6 +23,8 @@ const AT_ONCE: ReadMax = ReadMax { events: 1_000, bytes: 256 * 1024 };
 
 struct Export {
     store: Arc<dyn Store>,
+    /// Compaction leaves each key its event up to the end.
+    pin: Box<dyn Pin>,
     topic: Topic,
     next: Seq,
     end: Seq,
@@ -44,6 +46,8 @@ pub(super) async fn export(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     let to = Millis(query.number("toTs")?.unwrap_or(u64::MAX));
     let (ndjson, exact) = (query.flag("ndjson", true)?, query.flag("exact", false)?);
     let store = Arc::clone(hub.bus.store());
+    // Before the end is known: a key that is written again later is not lost between the two.
+    let pin = store.pin(std::slice::from_ref(&topic)).await.map_err(unreadable)?;
     let last = store.info(&topic).await.map_err(unreadable)?.map_or(0, |info| info.last_seq);
     let end = query.number("toSeq")?.map_or(last, |seq| seq.min(last));
     // Everything before the first event of that time is older: the rest is looked at event by event.
@@ -53,7 +57,7 @@ pub(super) async fn export(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     }
     next = next.max(query.number("fromSeq")?.unwrap_or(0));
     let range = [("x-promethean-first-seq", next.to_string()), ("x-promethean-last-seq", end.to_string())];
-    let export = Export { store, topic, next, end, from, to, ndjson, exact, written: false, closed: false };
+    let export = Export { store, pin, topic, next, end, from, to, ndjson, exact, written: false, closed: false };
     let body = Body::from_stream(stream::try_unfold(export, Export::chunk));
     let content = if ndjson { "application/x-ndjson" } else { "application/json" };
     Ok((range, [(header::CONTENT_TYPE, content), (header::CACHE_CONTROL, "no-store")], body).into_response())
@@ -65,6 +69,7 @@ impl Export {
         let mut out = Vec::new();
         while out.is_empty() && self.next <= self.end {
             let read = self.store.read(&self.topic, self.next, AT_ONCE).await;
+            let read = read.and_then(|events| self.pin.check().map(|()| events));
             let events = read.inspect_err(|error| {
                 // The status was sent long ago: the client sees that the body is not whole, the reason is here.
                 tracing::error!(topic = %self.topic, seq = self.next, %error, "an export breaks off");
@@ -107,6 +112,7 @@ impl Export {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
+    use promethean_store::EventLog as _;
     use promethean_store::memory::Memory;
 
     use super::*;
@@ -141,7 +147,8 @@ mod tests {
         bus.publish_value(&topic, &1).await.expect("published");
         let (from, to) = (Millis(0), Millis(u64::MAX));
         let (ndjson, exact, written, closed) = (true, false, false, false);
-        let export = Export { store, topic, next: 1, end: 2, from, to, ndjson, exact, written, closed };
+        let pin = store.pin(std::slice::from_ref(&topic)).await.expect("pinned");
+        let export = Export { store, pin, topic, next: 1, end: 2, from, to, ndjson, exact, written, closed };
         let (bytes, export) = export.chunk().await.expect("readable").expect("an event");
         assert!(bytes.ends_with(b"\"payload\":1}\n"));
         export.store.close().await.expect("closed");

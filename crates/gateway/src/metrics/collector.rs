@@ -36,6 +36,7 @@ pub(super) struct Scrape {
     pub(super) outbox_sent: u64,
     pub(super) outbox_errors: u64,
     pub(super) spans_dropped: u64,
+    pub(super) store_refused: u64,
     pub(super) process: Process,
 }
 
@@ -116,6 +117,7 @@ impl Collector for Scrape {
         gauge(out, "outbox_parked", "Rows of the outbox that were given up", self.outbox_parked)?;
         counter(out, "outbox_sent", "Rows of the outbox published by this hub", self.outbox_sent)?;
         counter(out, "outbox_errors", "Tries to publish a row of the outbox that failed", self.outbox_errors)?;
+        counter(out, "store_refused", "Events refused because the disk had no room", self.store_refused)?;
         counter(out, "otel_spans_dropped", "Spans that did not reach the collector", self.spans_dropped)?;
         let build = [("version", env!("CARGO_PKG_VERSION")), ("store", self.store)];
         gauges(out, "promethean_build_info", "What this hub is", std::iter::once((build, 1)))?;

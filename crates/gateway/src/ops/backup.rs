@@ -12,9 +12,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use http::header;
-use promethean_event::{Code, Topic};
-use promethean_store::ReadMax;
+use promethean_event::Code;
 use promethean_store::backup::{MAGIC, TopicHead, Writer};
+use promethean_store::{Pin, ReadMax};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::Hub;
@@ -72,8 +72,11 @@ async fn write(hub: &Hub, caller: &Caller, pieces: &Pieces) -> Result<(), String
         }
         pass_on(&mut out, pieces, PIECE).await?;
     }
+    let topics = store.known_topics().await.map_err(text)?;
+    // Before the ends are known: a key that is written again later is not lost between the two.
+    let pin = store.pin(&topics).await.map_err(text)?;
     let mut heads = Vec::new();
-    for topic in store.known_topics().await.map_err(text)? {
+    for topic in topics {
         if !caller.identity.policy.allows(Action::Admin, &topic, None) {
             return Err(format!("{topic} has turned up, which the token may not administer"));
         }
@@ -85,7 +88,7 @@ async fn write(hub: &Hub, caller: &Caller, pieces: &Pieces) -> Result<(), String
     }
     for head in heads {
         writer.topic(&mut out, &head);
-        events(hub, &head.topic, &head, &mut writer, &mut out, pieces).await?;
+        events(hub, &*pin, &head, &mut writer, &mut out, pieces).await?;
     }
     let totals = writer.end(&mut out);
     pass_on(&mut out, pieces, 0).await?;
@@ -96,7 +99,7 @@ async fn write(hub: &Hub, caller: &Caller, pieces: &Pieces) -> Result<(), String
 
 async fn events(
     hub: &Hub,
-    topic: &Topic,
+    pin: &dyn Pin,
     head: &TopicHead,
     writer: &mut Writer,
     out: &mut Vec<u8>,
@@ -104,7 +107,8 @@ async fn events(
 ) -> Result<(), String> {
     let mut next = head.first_seq;
     while next <= head.last_seq {
-        let read = hub.bus.store().read(topic, next, AT_ONCE).await.map_err(|error| error.to_string())?;
+        let read = hub.bus.store().read(&head.topic, next, AT_ONCE).await.map_err(|error| error.to_string())?;
+        pin.check().map_err(|error| error.to_string())?;
         let Some(last) = read.last() else { break };
         next = last.seq + 1;
         for event in read.iter().filter(|event| event.seq <= head.last_seq) {

@@ -79,11 +79,32 @@ async fn past(
     limit: usize,
     at: Millis,
 ) -> Result<Response, Rejection> {
-    let info = hub.bus.store().info(topic).await.map_err(unreadable)?;
-    let complete = as_of::is_complete(info.as_ref());
+    let store = hub.bus.store();
+    let _pin = store.pin(std::slice::from_ref(topic)).await.map_err(unreadable)?;
+    let is_complete = async || {
+        let info = store.info(topic).await.map_err(unreadable)?;
+        Ok::<_, Rejection>(as_of::is_complete(info.as_ref()))
+    };
+    let mut complete = is_complete().await?;
     let mut response = match keys {
-        [] => past_page(hub, topic, after, limit, at, complete).await?,
-        keys => past_of_keys(hub, topic, keys, at).await?,
+        [] => {
+            let (entries, next) = past_page(hub, topic, after, limit, at).await?;
+            // What went meanwhile may be missing.
+            complete = complete && is_complete().await?;
+            let mut out = br#"{"topic":"#.to_vec();
+            json::write_string(&mut out, topic.as_str());
+            out.extend_from_slice(br#","at":"#);
+            json::write_number(&mut out, at.0);
+            out.extend_from_slice(if complete { br#","complete":true"# } else { br#","complete":false"# });
+            out.extend_from_slice(br#","entries":"#);
+            out.extend_from_slice(&finish(entries, next.as_deref()));
+            json_text(out)
+        }
+        keys => {
+            let response = past_of_keys(hub, topic, keys, at).await?;
+            complete = complete && is_complete().await?;
+            response
+        }
     };
     let said = http::HeaderValue::from_static(if complete { "true" } else { "false" });
     response.headers_mut().insert("x-promethean-complete", said);
@@ -112,16 +133,9 @@ async fn past_page(
     after: Option<&str>,
     limit: usize,
     at: Millis,
-    complete: bool,
-) -> Result<Response, Rejection> {
+) -> Result<(Entries, Option<String>), Rejection> {
     let as_of::Page { seqs, mut next } = as_of::page(hub, topic, after, limit, at).await?;
-    let mut out = br#"{"topic":"#.to_vec();
-    json::write_string(&mut out, topic.as_str());
-    out.extend_from_slice(br#","at":"#);
-    json::write_number(&mut out, at.0);
-    out.extend_from_slice(if complete { br#","complete":true"# } else { br#","complete":false"# });
-    out.extend_from_slice(br#","entries":"#);
-    let (mut entries, mut last) = (Entries::new(hub, out), None);
+    let (mut entries, mut last) = (Entries::new(hub, Vec::new()), None);
     for (key, seq) in seqs {
         if let Some(event) = event_at(hub, topic, seq).await?
             && !entries.push(&key, Some(&event))
@@ -131,7 +145,7 @@ async fn past_page(
         }
         last = Some(key);
     }
-    Ok(json_text(finish(entries, next.as_deref())))
+    Ok((entries, next))
 }
 
 /// The live keys after `after`: at most `limit`, or fewer where their events are large.

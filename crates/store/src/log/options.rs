@@ -83,6 +83,8 @@ pub struct Options {
     pub index_check_bytes: u64,
     /// How often retention and compaction look; `None`: only when they are asked to.
     pub maintenance: Option<Duration>,
+    /// How long compaction waits for a reader that holds a pin.
+    pub pin_for: Duration,
     /// Most topics; over it, an event of a new topic is refused.
     pub max_topics: usize,
     /// Most groups over all topics; over it, a new one is refused.
@@ -105,6 +107,7 @@ impl Options {
             index_cache_bytes: 32 << 20,
             index_check_bytes: 64 << 20,
             maintenance: Some(Duration::from_secs(60)),
+            pin_for: crate::pins::LONGEST,
             max_topics: 100_000,
             max_groups: 1_000_000,
             disk: Arc::new(Real),

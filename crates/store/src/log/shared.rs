@@ -1,7 +1,7 @@
 //! What the engine's threads and its callers share.
 //!
 //! Lock order, outermost first: `maintenance`, `manifest`, `topics`, a topic's `inner`, everything else alone. Only the
-//! first two, which flushing and maintenance alone take, are held over I/O.
+//! first two, which flushing and maintenance alone take, and `room` are held over I/O.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,6 +24,8 @@ use crate::log::flush::segment::{Meta, Segment};
 use crate::log::memtable::TopicState;
 use crate::log::options::Options;
 use crate::log::stats::Counters;
+use crate::log::upkeep::room::Room;
+use crate::pins::Pins;
 use crate::{Error, Result, Tail};
 
 /// Names that are watched before there is a topic; over it, those that nobody watches any more are forgotten.
@@ -42,8 +44,8 @@ pub(super) struct Shared {
     /// None once it is closed: redb writes to its file when it is dropped, which must not be later than the close.
     index: RwLock<Option<Arc<Index>>>,
     pub(super) manifest: Mutex<Manifest>,
-    /// One maintenance at a time: up to which seq each topic was compacted.
-    pub(super) maintenance: Mutex<HashMap<u32, Seq, RandomState>>,
+    /// One maintenance at a time: what the last compaction of each topic did.
+    pub(super) maintenance: Mutex<HashMap<u32, Compacted, RandomState>>,
     /// Files that a crash left behind were looked for.
     pub(super) swept: AtomicBool,
     /// The topic whose segments are being rewritten; 0: none.
@@ -57,10 +59,21 @@ pub(super) struct Shared {
     /// The reason of the end.
     pub(super) failure: watch::Sender<Option<String>>,
     pub(super) counters: Counters,
+    pub(super) room: Room,
+    pub(super) pins: Pins,
 }
 
 /// An event and where it is.
 pub(super) type Found = (Arc<TopicState>, Seq, Held);
+
+/// What the last compaction of a topic did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Compacted {
+    /// It looked at events up to this one.
+    pub(super) until: Seq,
+    /// A pin kept events that it would have removed.
+    pub(super) pinned: bool,
+}
 
 /// The journal files that wait to be flushed.
 #[derive(Debug, Default)]
@@ -160,6 +173,8 @@ impl Shared {
             created: watch::Sender::new(0),
             failure: watch::Sender::new(None),
             counters: Counters::default(),
+            room: Room::default(),
+            pins: Pins::default(),
         }
     }
 

@@ -26,6 +26,8 @@ pub struct Stats {
     pub flushed_bytes: u64,
     /// How often the writer waited for the flushing.
     pub waits: u64,
+    /// Events that were refused because the disk had no room for them.
+    pub refused: u64,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +42,7 @@ pub(super) struct Counters {
     pub(super) flushes: AtomicU64,
     pub(super) flushed_bytes: AtomicU64,
     pub(super) waits: AtomicU64,
+    pub(super) refused: AtomicU64,
 }
 
 impl Counters {
@@ -66,6 +69,7 @@ impl Counters {
             flushes: self.flushes.load(Relaxed),
             flushed_bytes: self.flushed_bytes.load(Relaxed),
             waits: self.waits.load(Relaxed),
+            refused: self.refused.load(Relaxed),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The contracts, on the embedded engine.
 
 use std::future::{Future, ready};
-use std::pin::Pin;
 
 use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
 use tokio::sync::{oneshot, watch};
@@ -11,9 +10,10 @@ use crate::log::blocking;
 use crate::log::commit::queue::Request;
 use crate::log::flush::Trouble;
 use crate::log::guarded;
+use crate::log::shared::Shared;
 use crate::log::stop;
 use crate::{
-    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax,
+    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
     Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
@@ -188,27 +188,41 @@ impl EventLog for Log {
     }
 
     fn maintain(&self, now: Millis) -> Pending<'_, ()> {
-        let rotated = self.ask(|reply| Request::Rotate { reply });
+        let failed = |shared: &Shared, trouble| match trouble {
+            Trouble::NoRoom(reason) => Error::Refused(reason),
+            Trouble::Fatal(reason) | Trouble::Damaged(reason) => {
+                shared.fail(format!("maintenance failed: {reason}"));
+                Error::Closed(reason)
+            }
+        };
         Box::pin(async move {
-            rotated.await?;
+            let retained = blocking(&self.shared, move |shared| {
+                shared.retain_where_low(now).map_err(|trouble| failed(shared, trouble))
+            });
+            retained.await?;
+            self.ask(|reply| Request::Rotate { reply }).await?;
             let maintained = blocking(&self.shared, move |shared| {
                 shared.wait_flushed()?;
-                shared.maintain(now, true).map_err(|trouble| match trouble {
-                    Trouble::NoRoom(reason) => Error::Refused(reason),
-                    Trouble::Fatal(reason) | Trouble::Damaged(reason) => {
-                        shared.fail(format!("maintenance failed: {reason}"));
-                        Error::Closed(reason)
-                    }
-                })
+                let maintained = shared.maintain(now, true).map_err(|trouble| failed(shared, trouble));
+                shared.restore_room();
+                maintained
             });
             maintained.await
         })
     }
 
+    fn pin<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, Box<dyn Pin>> {
+        self.now(|| {
+            let end = |topic: &Topic| self.shared.topic(topic).map_or(0, |state| state.inner.lock().last_seq);
+            Ok(self.shared.pins.hold(topics, self.shared.options.pin_for, end))
+        })
+    }
+
     fn ready(&self) -> Result<()> {
         self.is_open()?;
-        match &self.shared.flushing.lock().no_room {
-            Some(reason) => Err(Error::Refused(reason.clone())),
+        let no_room = self.shared.flushing.lock().no_room.clone();
+        match no_room.or_else(|| self.shared.room.refused()) {
+            Some(reason) => Err(Error::Refused(reason)),
             None => Ok(()),
         }
     }
@@ -263,6 +277,10 @@ impl Store for Log {
         "log"
     }
 
+    fn refused(&self) -> u64 {
+        self.stats().refused
+    }
+
     fn close(&self) -> Pending<'_, ()> {
         let running = self.running.lock().take();
         blocking(&self.shared, move |shared| {
@@ -271,7 +289,7 @@ impl Store for Log {
         })
     }
 
-    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+    fn failed(&self) -> std::pin::Pin<Box<dyn Future<Output = String> + Send + '_>> {
         let mut failure = self.shared.failure.subscribe();
         Box::pin(async move {
             let reason = failure.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());

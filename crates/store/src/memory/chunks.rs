@@ -60,10 +60,30 @@ impl Chunks {
         self.chunks.iter().flatten()
     }
 
-    /// Takes everything out.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = Event> + use<> {
-        self.len = 0;
-        std::mem::take(&mut self.chunks).into_iter().flatten()
+    /// Removes events of the piece that has `from` or what comes after it: those that `keep` does not want. Returns
+    /// them, and where the next piece begins.
+    pub(super) fn sift(&mut self, from: Seq, keep: impl Fn(&Event) -> bool) -> (Vec<Event>, Option<Seq>) {
+        let at = self.chunks.partition_point(|chunk| chunk.back().is_some_and(|last| last.seq < from));
+        let Some(chunk) = self.chunks.get_mut(at) else { return (Vec::new(), None) };
+        let next = chunk.back().map(|last| last.seq + 1);
+        if chunk.iter().all(&keep) {
+            return (Vec::new(), next);
+        }
+        let (mut kept, mut gone) = (VecDeque::with_capacity(CHUNK), Vec::new());
+        for event in std::mem::take(chunk) {
+            if keep(&event) { kept.push_back(event) } else { gone.push(event) }
+        }
+        self.len -= gone.len();
+        let before = at.checked_sub(1).and_then(|before| self.chunks.get_mut(before));
+        match before.filter(|before| before.len() + kept.len() <= CHUNK) {
+            Some(before) => {
+                before.extend(kept);
+                self.chunks.remove(at);
+            }
+            None if kept.is_empty() => drop(self.chunks.remove(at)),
+            None => self.chunks[at] = kept,
+        }
+        (gone, next)
     }
 }
 
@@ -108,7 +128,14 @@ mod tests {
                 let expected: Vec<Seq> = model.iter().copied().filter(|seq| *seq >= from).take(5).collect();
                 prop_assert_eq!(got, expected);
             }
-            prop_assert_eq!(chunks.take().map(|event| event.seq).collect::<Vec<_>>(), model);
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let gone;
+                (gone, next) = chunks.sift(from, |event| event.seq % 3 > 0);
+                prop_assert!(gone.iter().all(|event| event.seq % 3 == 0));
+            }
+            model.retain(|seq| seq % 3 > 0);
+            prop_assert_eq!((chunks.len(), chunks.iter().map(|event| event.seq).collect::<Vec<_>>()), (model.len(), model));
         }
     }
 }

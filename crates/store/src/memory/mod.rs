@@ -10,7 +10,6 @@ mod topic;
 
 use std::collections::{BTreeMap, HashMap, btree_map};
 use std::future::ready;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -18,18 +17,23 @@ use parking_lot::Mutex;
 use promethean_event::{Event, EventId, Group, IdOrigin, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
+use crate::pins::{LONGEST, Pins};
 use crate::{
-    Appended, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result,
-    Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Appended, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
+    Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use ids::Ids;
 use topic::TopicLog;
+
+/// Names that are watched before there is a topic; over it, those without a watcher are forgotten.
+const MAX_AWAITED: usize = 10_000;
 
 /// The reference engine. Cheap to clone: clones share one store.
 #[derive(Clone)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
     created: watch::Sender<u64>,
+    pins: Arc<Pins>,
 }
 
 #[derive(Default)]
@@ -38,7 +42,9 @@ struct State {
     names: HashMap<Topic, usize, RandomState>,
     logs: Vec<TopicLog>,
     ids: Ids,
-    groups: BTreeMap<(Topic, Group), (GroupState, Version)>,
+    groups: BTreeMap<Topic, BTreeMap<Group, (GroupState, Version)>>,
+    /// Topics without a log that are watched.
+    awaited: HashMap<Topic, watch::Sender<Tail>, RandomState>,
     settings: HashMap<Topic, TopicSettings, RandomState>,
     closed: bool,
 }
@@ -46,16 +52,46 @@ struct State {
 impl Memory {
     /// An empty store.
     pub fn new() -> Self {
-        Self { state: Arc::default(), created: watch::Sender::new(0) }
+        Self { state: Arc::default(), created: watch::Sender::new(0), pins: Arc::default() }
     }
 
     /// Runs `work` on the open store.
-    fn with<'a, T: Send + 'a>(&self, work: impl FnOnce(&mut State) -> T) -> Pending<'a, T> {
+    fn now<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T> {
         let mut state = self.state.lock();
-        let result =
-            if state.closed { Err(Error::Closed("the hub is shutting down".to_owned())) } else { Ok(work(&mut state)) };
-        drop(state);
-        Box::pin(ready(result))
+        if state.closed { Err(Error::Closed("the hub is shutting down".to_owned())) } else { Ok(work(&mut state)) }
+    }
+
+    fn with<'a, T: Send + 'a>(&self, work: impl FnOnce(&mut State) -> T) -> Pending<'a, T> {
+        Box::pin(ready(self.now(work)))
+    }
+
+    /// Applies a topic's settings in steps, between which publishers get in.
+    async fn maintain_topic(&self, topic: usize, settings: &TopicSettings, now: Millis) -> Result<()> {
+        let mut more = true;
+        while more {
+            more = self.now(|state| {
+                let (gone, more) = state.logs[topic].retain(settings.retention, now);
+                state.forget_ids(gone);
+                more
+            })?;
+            tokio::task::yield_now().await;
+        }
+        let Some(compaction) = settings.compaction else { return Ok(()) };
+        // A pin that has kept an earlier event of a key keeps its tombstone in all later steps.
+        let (mut next, mut pinned) = (Some(0), Vec::new());
+        while let Some(from) = next {
+            next = self.now(|state| {
+                let log = &mut state.logs[topic];
+                pinned.extend(self.pins.of(&log.topic, 0));
+                pinned.sort_unstable();
+                pinned.dedup();
+                let (gone, next) = log.compact(compaction, now, from, &pinned);
+                state.forget_ids(gone);
+                next
+            })?;
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 }
 
@@ -75,7 +111,8 @@ impl State {
         if let Some(&index) = self.names.get(topic) {
             return index;
         }
-        self.logs.push(TopicLog::new(topic.clone()));
+        let tail = self.awaited.remove(topic).unwrap_or_default();
+        self.logs.push(TopicLog::new(topic.clone(), tail));
         self.names.insert(topic.clone(), self.logs.len() - 1);
         self.logs.len() - 1
     }
@@ -214,8 +251,13 @@ impl EventLog for Memory {
 
     fn watch(&self, topic: &Topic) -> watch::Receiver<Tail> {
         let mut state = self.state.lock();
-        let index = state.log_or_new(topic);
-        state.logs[index].watch()
+        if let Some(log) = state.log(topic) {
+            return log.watch();
+        }
+        if state.awaited.len() >= MAX_AWAITED && !state.awaited.contains_key(topic) {
+            state.awaited.retain(|_, sender| sender.receiver_count() > 0);
+        }
+        state.awaited.entry(topic.clone()).or_default().subscribe()
     }
 
     fn watch_topics(&self) -> watch::Receiver<u64> {
@@ -259,12 +301,25 @@ impl EventLog for Memory {
     }
 
     fn maintain(&self, now: Millis) -> Pending<'_, ()> {
-        self.with(|state| {
-            for index in 0..state.logs.len() {
-                let Some(settings) = state.settings.get(&state.logs[index].topic) else { continue };
-                let gone = state.logs[index].maintain(settings, now);
-                state.forget_ids(gone);
+        Box::pin(async move {
+            let topics: Vec<(usize, TopicSettings)> = self.now(|state| {
+                let known = state
+                    .settings
+                    .iter()
+                    .filter_map(|(topic, settings)| Some((*state.names.get(topic)?, settings.clone())));
+                known.collect()
+            })?;
+            for (topic, settings) in topics {
+                self.maintain_topic(topic, &settings, now).await?;
             }
+            Ok(())
+        })
+    }
+
+    fn pin<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, Box<dyn Pin>> {
+        self.with(|state| {
+            let end = |topic: &Topic| state.log(topic).map_or(0, TopicLog::last_seq);
+            self.pins.hold(topics, LONGEST, end)
         })
     }
 
@@ -275,7 +330,7 @@ impl EventLog for Memory {
 
 impl GroupStore for Memory {
     fn load<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<(GroupState, Version)>> {
-        self.with(|state| state.groups.get(&(topic.clone(), group.clone())).cloned())
+        self.with(|state| state.groups.get(topic)?.get(group).cloned())
     }
 
     fn compare_and_set<'a>(
@@ -286,8 +341,8 @@ impl GroupStore for Memory {
         new: GroupState,
     ) -> Pending<'a, Saved> {
         self.with(|state| {
-            let slot = state.groups.entry((topic.clone(), group.clone()));
-            match slot {
+            let of_topic = state.groups.entry(topic.clone()).or_default();
+            let saved = match of_topic.entry(group.clone()) {
                 btree_map::Entry::Vacant(free) if expected == 0 => {
                     free.insert((new, 1));
                     Saved::Yes(1)
@@ -297,27 +352,34 @@ impl GroupStore for Memory {
                     Saved::Yes(expected + 1)
                 }
                 _ => Saved::Conflict,
+            };
+            if of_topic.is_empty() {
+                state.groups.remove(topic);
             }
+            saved
         })
     }
 
     fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {
         self.with(|state| {
-            let of_topic = state.groups.iter().filter(|((this, _), _)| this == topic);
-            of_topic.map(|((_, group), (state, _))| (group.clone(), state.clone())).collect()
+            let of_topic = state.groups.get(topic).into_iter().flatten();
+            of_topic.map(|(group, (state, _))| (group.clone(), state.clone())).collect()
         })
     }
 
     fn topics_of_groups(&self) -> Pending<'_, Vec<Topic>> {
-        self.with(|state| {
-            let mut names: Vec<Topic> = state.groups.keys().map(|(topic, _)| topic.clone()).collect();
-            names.dedup();
-            names
-        })
+        self.with(|state| state.groups.keys().cloned().collect())
     }
 
     fn forget<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, bool> {
-        self.with(|state| state.groups.remove(&(topic.clone(), group.clone())).is_some())
+        self.with(|state| {
+            let Some(of_topic) = state.groups.get_mut(topic) else { return false };
+            let there = of_topic.remove(group).is_some();
+            if of_topic.is_empty() {
+                state.groups.remove(topic);
+            }
+            there
+        })
     }
 }
 
@@ -331,7 +393,7 @@ impl Store for Memory {
         Box::pin(ready(Ok(())))
     }
 
-    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+    fn failed(&self) -> std::pin::Pin<Box<dyn Future<Output = String> + Send + '_>> {
         Box::pin(std::future::pending())
     }
 }

@@ -3,14 +3,18 @@
 //! Invariants: events are ascending by seq; `latest` has, for each key, the seq of its last event that is still
 //! here; `bytes` is the sum of the events' wire lengths.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use promethean_event::{Event, EventId, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
 use super::chunks::Chunks;
-use crate::{ReadMax, Tail, TopicInfo, TopicSettings};
+use crate::pins::keeps;
+use crate::{Compaction, ReadMax, Retention, Tail, TopicInfo};
+
+/// Events that one step of retention takes.
+const STEP: usize = 1024;
 
 pub(super) struct TopicLog {
     pub(super) topic: Topic,
@@ -23,16 +27,8 @@ pub(super) struct TopicLog {
 }
 
 impl TopicLog {
-    pub(super) fn new(topic: Topic) -> Self {
-        Self {
-            topic,
-            events: Chunks::default(),
-            latest: BTreeMap::new(),
-            bytes: 0,
-            last: None,
-            tail: watch::Sender::new(Tail::default()),
-            announced: 0,
-        }
+    pub(super) fn new(topic: Topic, tail: watch::Sender<Tail>) -> Self {
+        Self { topic, events: Chunks::default(), latest: BTreeMap::new(), bytes: 0, last: None, tail, announced: 0 }
     }
 
     pub(super) fn exists(&self) -> bool {
@@ -141,12 +137,11 @@ impl TopicLog {
         }
     }
 
-    /// Retention, then compaction; returns the ids of what went.
-    pub(super) fn maintain(&mut self, settings: &TopicSettings, now: Millis) -> Vec<EventId> {
-        let retention = settings.retention;
+    /// One step of retention: the ids of what went, and whether there is more to do.
+    pub(super) fn retain(&mut self, retention: Retention, now: Millis) -> (Vec<EventId>, bool) {
         let mut keep_from = self.first_seq();
         let (mut events, mut bytes) = (self.events.len() as u64, self.bytes);
-        for event in self.events.iter() {
+        for event in self.events.iter().take(STEP) {
             let old = retention.max_age.is_some_and(|age| now.since(event.appended) > age);
             let many = retention.max_events.is_some_and(|most| events > most);
             let big = retention.max_bytes.is_some_and(|most| bytes > most);
@@ -157,23 +152,33 @@ impl TopicLog {
             events -= 1;
             bytes -= event.wire_len() as u64;
         }
-        let mut gone = self.trim(keep_from);
-        if let Some(compaction) = settings.compaction {
-            let grace = compaction.tombstone_grace;
-            let latest: HashSet<Seq> = self.latest.values().copied().collect();
-            let stays = |event: &Event| {
-                let expired = event.is_tombstone() && now.since(event.appended) > grace;
-                event.key().is_none() || (latest.contains(&event.seq) && !expired)
-            };
-            for event in self.events.take() {
-                if stays(&event) {
-                    self.events.push(event);
-                } else {
-                    self.removed(&event);
-                    gone.push(event.id);
+        let gone = self.trim(keep_from);
+        let more = gone.len() == STEP;
+        (gone, more)
+    }
+
+    /// One step of compaction, from `from` on: the ids of what went, and where the next step begins.
+    pub(super) fn compact(
+        &mut self,
+        compaction: Compaction,
+        now: Millis,
+        from: Seq,
+        pins: &[Seq],
+    ) -> (Vec<EventId>, Option<Seq>) {
+        let latest = &self.latest;
+        let stays = |event: &Event| {
+            let Some(key) = event.key() else { return true };
+            match latest.get(key.as_ref()) {
+                Some(latest) if *latest > event.seq => keeps(pins, event.seq, *latest),
+                _ => {
+                    let expired = event.is_tombstone() && now.since(event.appended) > compaction.tombstone_grace;
+                    // A reader may have seen an earlier event of its key, or still keep one.
+                    !expired || !pins.is_empty()
                 }
             }
-        }
-        gone
+        };
+        let (gone, next) = self.events.sift(from, stays);
+        gone.iter().for_each(|event| self.removed(event));
+        (gone.iter().map(|event| event.id).collect(), next)
     }
 }

@@ -14,7 +14,7 @@ use super::document::{signed, unsigned};
 use super::fault::{is_away, limited, pause, words};
 use super::keys::by_key;
 use super::read::{count, from, info_and_removed};
-use super::{EVENTS, Shared, TRIMS, transaction};
+use super::{EVENTS, Shared, TRIMS, pins, transaction};
 use crate::{Compaction, Error, Result, Retention};
 
 /// Events removed in one transaction.
@@ -49,14 +49,24 @@ pub(super) async fn trim(shared: &Shared, topic: &Topic, before: Seq) -> Result<
         if entries.is_empty() {
             return Ok(());
         }
-        remove(shared, topic, &entries, None).await?;
+        remove(shared, topic, &entries, Why::Trim).await?;
     }
 }
 
-/// Removes these events, all or none; `false`: some of them were gone, or others than the `before` that were known.
-async fn remove(shared: &Shared, topic: &Topic, entries: &[Entry], before: Option<u64>) -> Result<bool> {
+/// Why events are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Trim,
+    /// So many were known to be removed before.
+    Retention(u64),
+    /// Only while no reader holds a pin.
+    Compaction,
+}
+
+/// Removes these events, all or none; `false`: some of them were gone, or others than retention knew of.
+async fn remove(shared: &Shared, topic: &Topic, entries: &[Entry], why: Why) -> Result<bool> {
     for round in 0..ATTEMPTS {
-        match removed(shared, topic, entries, before).await {
+        match removed(shared, topic, entries, why).await {
             Ok(whole) => return Ok(whole),
             Err(fault) if is_away(&fault) => {}
             Err(fault) => return Err(Error::Refused(format!("removing events: MongoDB says: {}", words(&fault)))),
@@ -67,13 +77,12 @@ async fn remove(shared: &Shared, topic: &Topic, entries: &[Entry], before: Optio
     Err(Error::Refused("removing events: MongoDB does not take it now; it will be tried again".to_owned()))
 }
 
-async fn removed(
-    shared: &Shared,
-    topic: &Topic,
-    entries: &[Entry],
-    before: Option<u64>,
-) -> mongodb::error::Result<bool> {
+async fn removed(shared: &Shared, topic: &Topic, entries: &[Entry], why: Why) -> mongodb::error::Result<bool> {
     let mut session = transaction::begin(shared).await?;
+    if why == Why::Compaction && pins::any_in(shared, &mut session).await? {
+        limited(session.abort_transaction()).await?;
+        return Err(mongodb::error::Error::custom("a reader has pinned the topics"));
+    }
     let seqs: Vec<Bson> = entries.iter().map(|entry| Bson::Int64(signed(entry.seq))).collect();
     let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
     let events = shared.database.collection::<Document>(EVENTS);
@@ -82,7 +91,7 @@ async fn removed(
     let trims = shared.database.collection::<Document>(TRIMS);
     let mut whole = gone.deleted_count == entries.len() as u64;
     // Whoever removes something after this look gets in the way of the count below, and one of the two begins anew.
-    if let (true, Some(before)) = (whole, before) {
+    if let (true, Why::Retention(before)) = (whole, why) {
         let counted = limited(trims.find_one(doc! { "_id": topic.as_str() }).session(&mut session)).await?;
         whole = counted.map_or(0, |trims| count(&trims, "events")) == before;
     }
@@ -100,13 +109,21 @@ async fn removed(
 /// Applies every topic's settings.
 pub(super) async fn maintain(shared: &Shared, now: Millis) -> Result<()> {
     shared.open()?;
+    let (mut pinned, mut failed) = (None, Ok(()));
     for (topic, settings) in shared.tails.maintained() {
-        retain(shared, &topic, settings.retention, now).await?;
+        // A topic that fails holds up no other.
+        failed = failed.and(retain(shared, &topic, settings.retention, now).await);
         if let Some(compaction) = settings.compaction {
-            compact(shared, &topic, compaction, now).await?;
+            let waits = match pinned {
+                Some(pinned) => pinned,
+                None => *pinned.insert(pins::any(shared).await?),
+            };
+            if !waits {
+                failed = failed.and(compact(shared, &topic, compaction, now).await);
+            }
         }
     }
-    Ok(())
+    failed
 }
 
 async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Millis) -> Result<()> {
@@ -137,7 +154,7 @@ async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Milli
             piece = PIECE;
             continue;
         }
-        let whole = remove(shared, topic, &going, Some(before)).await?;
+        let whole = remove(shared, topic, &going, Why::Retention(before)).await?;
         if whole && going.len() < PIECE {
             return Ok(());
         }
@@ -191,7 +208,7 @@ async fn remove_key(shared: &Shared, topic: &Topic, key: &str, before: Seq) -> R
         if entries.is_empty() {
             return Ok(());
         }
-        remove(shared, topic, &entries, None).await?;
+        remove(shared, topic, &entries, Why::Compaction).await?;
     }
 }
 
@@ -232,13 +249,13 @@ async fn bury(shared: &Shared, topic: &Topic, tombstones: Vec<(&str, Entry)>) ->
     let is_alone = |key: &str| there.len() < most && count.get(key) == Some(&1);
     let (alone, others): (Vec<_>, Vec<_>) = tombstones.into_iter().partition(|(key, _)| is_alone(key));
     let (keys, alone): (Vec<_>, Vec<_>) = alone.into_iter().unzip();
-    let together = alone.is_empty() || remove(shared, topic, &alone, None).await?;
+    let together = alone.is_empty() || remove(shared, topic, &alone, Why::Compaction).await?;
     // Another hub has removed some of them: then nothing was.
     let again = if together { Vec::new() } else { keys.into_iter().zip(alone).collect() };
     for (key, tombstone) in others.into_iter().chain(again) {
         superseded(shared, topic, key).await?;
         // Gone already when a later event came; else the last of its key.
-        remove(shared, topic, &[tombstone], None).await?;
+        remove(shared, topic, &[tombstone], Why::Compaction).await?;
     }
     Ok(())
 }

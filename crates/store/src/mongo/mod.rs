@@ -25,6 +25,7 @@ mod indexes;
 mod keys;
 mod maintain;
 mod orphans;
+mod pins;
 mod plan;
 mod read;
 mod seen;
@@ -33,7 +34,6 @@ mod transaction;
 mod transcode;
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -46,8 +46,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::{
-    Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax, Result, Saved, Seek,
-    Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax, Result, Saved,
+    Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use append::Appends;
 pub use cluster::Cluster;
@@ -210,6 +210,10 @@ impl EventLog for Mongo {
         Box::pin(keys::snapshot(self.clone(), topic))
     }
 
+    fn pin<'a>(&'a self, _topics: &'a [Topic]) -> Pending<'a, Box<dyn Pin>> {
+        Box::pin(pins::hold(self.clone()))
+    }
+
     fn watch(&self, topic: &Topic) -> watch::Receiver<Tail> {
         self.shared.tails.watch(topic)
     }
@@ -309,7 +313,7 @@ impl Store for Mongo {
     }
 
     /// Never: a MongoDB that is away comes back, and nothing was promised meanwhile.
-    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+    fn failed(&self) -> std::pin::Pin<Box<dyn Future<Output = String> + Send + '_>> {
         Box::pin(std::future::pending())
     }
 }

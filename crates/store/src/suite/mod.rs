@@ -98,6 +98,8 @@ macro_rules! suite {
             a_tombstone_stays_for_its_grace_and_goes_then
             a_key_that_comes_back_after_its_tombstone_is_live
             a_reader_goes_on_while_compaction_takes_events_away
+            a_pinned_reader_sees_each_key_while_writers_and_compaction_run
+            a_pin_keeps_tombstones_and_lets_go_when_it_is_dropped
             retention_does_not_wait_for_a_group_that_is_behind
             settings_are_the_defaults_until_they_are_set
             a_group_is_saved_by_compare_and_set

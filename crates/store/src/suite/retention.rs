@@ -100,10 +100,11 @@ pub async fn what_is_far_beyond_a_bound_goes_whenever_the_bound_was_set(place: B
 pub async fn nothing_within_its_bounds_goes_while_writers_run(place: Box<dyn Place>) {
     let store = place.open().await.expect("opens");
     set(&*store, Retention { max_events: Some(400), ..Retention::default() }, None).await;
+    append(&*store, &vec![event("t"); 20]).await;
     let writer = {
         let store = store.clone();
         tokio::spawn(async move {
-            for _ in 0..300 {
+            for _ in 1..300 {
                 append(&*store, &vec![event("t"); 20]).await;
             }
         })
@@ -235,6 +236,70 @@ pub async fn a_reader_goes_on_while_compaction_takes_events_away(place: Box<dyn 
     let live = store.keys(&topic("t"), None, 20).await.expect("paged").items;
     let expected = live.iter().map(|event| (event.key().expect("a key").into_owned(), event.seq));
     assert_eq!(latest, expected.collect());
+}
+
+/// What a backup does: where the topic ends is known first, then it is read up to there.
+pub async fn a_pinned_reader_sees_each_key_while_writers_and_compaction_run(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    set(&*store, Retention::default(), Some(Compaction::default())).await;
+    let keyed = |round: u32| (0..30).map(move |n| event("t").key(n.to_string()).payload(round.to_string()));
+    append(&*store, &keyed(0).collect::<Vec<_>>()).await;
+    for round in 1..6 {
+        let pin = store.pin(&[topic("t"), topic("unknown")]).await.expect("pinned");
+        let end = store.info(&topic("t")).await.expect("known").expect("exists").last_seq;
+        let (mut next, mut seen) = (1, std::collections::BTreeMap::new());
+        while next <= end {
+            let part = store.read(&topic("t"), next, ReadMax::events(7)).await.expect("read");
+            let Some(last) = part.last() else { break };
+            next = last.seq + 1;
+            for event in part.iter().filter(|event| event.seq <= end) {
+                let value: u32 = event.payload().parse().expect("a number");
+                seen.insert(event.key().expect("a key").into_owned(), value);
+            }
+            if next > end / 2 {
+                append(&*store, &keyed(round).collect::<Vec<_>>()).await;
+            }
+            store.maintain(Millis(2_000)).await.expect("maintained");
+        }
+        pin.check().expect("it holds");
+        drop(pin);
+        assert_eq!(seen.len(), 30, "round {round}");
+        assert!(seen.values().all(|value| *value + 1 >= round), "round {round}: {seen:?}");
+    }
+    // What the last pin let go is removed by then.
+    for _ in 0..20 {
+        store.maintain(Millis(2_000)).await.expect("maintained");
+        if store.info(&topic("t")).await.expect("known").expect("exists").events == 30 {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("events that a pin kept are there after it was dropped");
+}
+
+/// A reader that has seen a key's event sees its end too.
+pub async fn a_pin_keeps_tombstones_and_lets_go_when_it_is_dropped(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    let grace = Compaction { tombstone_grace: Duration::from_secs(10) };
+    set(&*store, Retention::default(), Some(grace)).await;
+    append(&*store, &[event("t").key("a"), event("t").key("b")]).await;
+    let early = store.pin(&[topic("t")]).await.expect("pinned");
+    append(&*store, &[event("t").key("a").payload("null")]).await;
+    let late = store.pin(&[topic("t")]).await.expect("pinned");
+    store.maintain(Millis(90_000)).await.expect("maintained");
+    assert_eq!(seqs(&*store, "t").await, [1, 2, 3]);
+    drop(early);
+    store.maintain(Millis(90_000)).await.expect("maintained");
+    assert!(seqs(&*store, "t").await.ends_with(&[2, 3]), "the tombstone is behind the other pin");
+    drop(late);
+    for _ in 0..20 {
+        store.maintain(Millis(90_000)).await.expect("maintained");
+        if seqs(&*store, "t").await == [2] {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("they are there after the pins were dropped");
 }
 
 /// What a group has not done is not kept for it: it goes on with what is there, and its state stays as it was saved.

@@ -1,13 +1,12 @@
 //! An engine with somebody who looks on: for tests that count what is asked of it, or let it take its time.
 
 use std::future::Future;
-use std::pin::Pin;
 
 use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
 use crate::{
-    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Place, ReadMax,
+    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
     Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
@@ -99,6 +98,10 @@ impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
     fn keys<'a>(&'a self, topic: &'a Topic, after: Option<&'a str>, limit: usize) -> Pending<'a, Page<Event>> {
         self.call(Call::Search, move || self.store.keys(topic, after, limit))
     }
+    fn pin<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, Box<dyn Pin>> {
+        self.store.pin(topics)
+    }
+
     fn key_snapshot<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Box<dyn KeySnapshot>> {
         self.call(Call::Search, move || self.store.key_snapshot(topic))
     }
@@ -168,7 +171,11 @@ impl<S: Store, W: Watcher> Store for Watched<S, W> {
     fn close(&self) -> Pending<'_, ()> {
         self.store.close()
     }
-    fn failed(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+    fn refused(&self) -> u64 {
+        self.store.refused()
+    }
+
+    fn failed(&self) -> std::pin::Pin<Box<dyn Future<Output = String> + Send + '_>> {
         self.store.failed()
     }
 }

@@ -31,7 +31,7 @@ pub(in crate::log) const FRAME_HEAD: usize = 32;
 /// Where no frame begins.
 const NO_FRAME: &[u8] = &[0; 8];
 /// A file that waits for its next life.
-const SPARE: &str = "spare";
+pub(in crate::log) const SPARE: &str = "spare";
 
 /// The name of a journal file.
 pub(in crate::log) fn name(number: u64) -> String {
@@ -184,6 +184,11 @@ impl Journal {
     /// The file, for a sync. What was written before it is durable once it has succeeded: see [`Self::synced_up_to`].
     pub(in crate::log) fn handle(&self) -> Arc<dyn File> {
         self.file.clone()
+    }
+
+    /// Bytes that the file would have with `bytes` more.
+    pub(in crate::log) fn grown_by(&self, bytes: u64) -> u64 {
+        self.allocated.max(self.offset + bytes)
     }
 
     /// Everything before `offset` is durable.

@@ -136,6 +136,14 @@ pub trait File: Debug + Send + Sync {
         Ok(self.len()? == 0)
     }
 
+    /// Makes `len` bytes from `offset` on take up space, which has zeros where the file had nothing.
+    ///
+    /// # Errors
+    /// The system's; some of it may take up space then.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        write_zeros(&|at, zeros| self.write_at(at, zeros), offset, len)
+    }
+
     /// Makes the bytes durable.
     ///
     /// # Errors
@@ -171,6 +179,18 @@ pub trait File: Debug + Send + Sync {
         }
         Ok(())
     }
+}
+
+/// Writes `len` zeros from `offset` on.
+fn write_zeros(write_at: &dyn Fn(u64, &[u8]) -> io::Result<()>, offset: u64, len: u64) -> io::Result<()> {
+    const ZEROS: &[u8] = &[0; 64 << 10];
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        let piece = ZEROS.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
+        write_at(at, &ZEROS[..piece])?;
+        at += piece as u64;
+    }
+    Ok(())
 }
 
 /// Whether the system says that nothing may be written.

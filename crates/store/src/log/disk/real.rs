@@ -119,6 +119,18 @@ impl File for RealFile {
         self.file.write_all_at(data, offset)
     }
 
+    /// Without writing it, where the file system can.
+    #[cfg(target_os = "linux")]
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        use rustix::io::Errno;
+        match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), offset, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                super::write_zeros(&|at, zeros| self.write_at(at, zeros), offset, len)
+            }
+            allocated => Ok(allocated?),
+        }
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
     }

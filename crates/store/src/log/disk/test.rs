@@ -68,6 +68,8 @@ struct State {
     faulted: bool,
     /// Nothing works any more.
     off: bool,
+    /// Bytes of all files together, at most.
+    room: Option<u64>,
 }
 
 fn error(kind: io::ErrorKind) -> io::Error {
@@ -105,6 +107,16 @@ impl TestDisk {
     /// Makes every call from now on fail: nothing is written any more.
     pub fn power_off(&self) {
         self.state.lock().off = true;
+    }
+
+    /// Makes the disk so large from now on; `None`: without end.
+    pub fn set_room(&self, bytes: Option<u64>) {
+        self.state.lock().room = bytes;
+    }
+
+    /// Bytes of all files together.
+    pub fn used(&self) -> u64 {
+        self.state.lock().used()
     }
 
     /// Whether the fault has happened.
@@ -175,6 +187,19 @@ impl State {
                 Err(error(io::ErrorKind::StorageFull))
             }
             _ => Ok(None),
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.names.values().map(|inode| self.inodes[*inode].len()).sum()
+    }
+
+    /// Whether a file may grow to `len`.
+    fn has_room(&self, inode: usize, len: u64) -> io::Result<()> {
+        let more = len.saturating_sub(self.inodes[inode].len());
+        match self.room {
+            Some(room) if more > 0 && self.used() + more > room => Err(error(io::ErrorKind::StorageFull)),
+            _ => Ok(()),
         }
     }
 
@@ -321,6 +346,7 @@ impl File for TestFile {
         let grows = offset + data.len() as u64 > state.inodes[self.inode].len();
         let short = matches!(state.fault, Some((_, Fault::Short)));
         let fault = state.call(grows || short)?;
+        state.has_room(self.inode, offset + data.len() as u64)?;
         let kept = if fault.is_some() { &data[..data.len() / 2] } else { data };
         state.inodes[self.inode].write(offset, kept);
         state.did(|| Op::Write { inode: self.inode, offset, data: kept.into() });
@@ -333,6 +359,7 @@ impl File for TestFile {
         if let Some(Fault::Short) = state.call(grows)? {
             return Err(error(io::ErrorKind::Other));
         }
+        state.has_room(self.inode, len)?;
         state.inodes[self.inode].set_len(len);
         state.did(|| Op::SetLen { inode: self.inode, len });
         Ok(())

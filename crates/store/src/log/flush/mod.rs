@@ -81,10 +81,14 @@ pub(in crate::log) fn run(shared: &Shared) {
                 flushing.sealed.pop_front();
                 flushing.no_room = None;
                 shared.flushing_changed.notify_all();
+                drop(flushing);
+                shared.restore_room();
             }
             Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
                 shared.fail(format!("flushing failed: {reason}; check the disk, then start again"));
             }
+            // The reserve is there for this.
+            Err(Trouble::NoRoom(_)) if shared.give_room(false) => {}
             Err(Trouble::NoRoom(reason)) => {
                 let dir = shared.options.dir.display();
                 let reason = format!("no space left in {dir} ({reason}); free some, the hub goes on by itself");
@@ -193,7 +197,10 @@ impl Shared {
     /// Puts flushed journal files away. Where even that needs room, they wait for the next time, or the next start.
     fn retire(&self, flushed: u64) -> Result<(), Trouble> {
         let (disk, dir) = (&*self.options.disk, &self.options.dir.join("journal"));
-        let keep = journal::FIRST + self.options.journal_bytes + 2 * step(self.options.journal_bytes);
+        let keep = match self.room.is_low() {
+            true => 0,
+            false => journal::FIRST + self.options.journal_bytes + 2 * step(self.options.journal_bytes),
+        };
         let retired = journal::files(disk, dir).and_then(|files| {
             let mut done = files.into_iter().filter(|(number, _)| *number <= flushed);
             done.try_for_each(|(number, _)| journal::retire(disk, dir, number, keep))

@@ -60,6 +60,7 @@ pub(in crate::log) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Loc
     let version = replay.version;
     retire_flushed(&shared)?;
     let journal = go_on(&mut replay, &files, &scans)?;
+    shared.reserve_for(journal.grown_by(0)).map_err(io_error("room could not be reserved in the data directory"))?;
     has_begun(&shared)?;
     let writer = Writer::new(shared.clone(), journal, version);
     Ok((shared, writer, lock))

@@ -17,6 +17,7 @@ use crate::log::memtable::TopicState;
 use crate::log::shared::Shared;
 use crate::log::upkeep::pace::Pace;
 use crate::log::upkeep::retain::BATCH;
+use crate::pins::keeps;
 use crate::{Compaction, Error, Result};
 
 /// One pass over one topic.
@@ -30,6 +31,8 @@ struct Pass<'a> {
     /// When the oldest tombstone came, among those that stay.
     tombstone: Option<Millis>,
     pace: Pace,
+    /// A pin kept events that were to go.
+    pinned: bool,
 }
 
 /// Segments that are replaced together.
@@ -42,17 +45,21 @@ struct Group {
     removals: Removals,
     writer: Option<Writer>,
     written: bool,
+    /// Where readers had pinned the topic, and the last pin there was, when the group was begun.
+    pins: (Vec<Seq>, u64),
+    /// Tombstones go with it whose grace is over.
+    expired: bool,
 }
 
 impl Shared {
     /// Rewrites a topic's segments without events that a later one with their key has replaced, and without tombstones
-    /// whose grace is over.
+    /// whose grace is over. Returns whether a pin kept some of them.
     pub(super) fn compact(
         &self,
         topic: &TopicState,
         compaction: Compaction,
         now: Millis,
-    ) -> std::result::Result<(), Trouble> {
+    ) -> std::result::Result<bool, Trouble> {
         let (segments, generation, tombstone) = {
             let mut manifest = self.manifest.lock();
             manifest.generation += 1;
@@ -63,7 +70,8 @@ impl Shared {
             let tombstone = topic.inner.lock().tombstone.take();
             (segments.unwrap_or_default(), manifest.generation, tombstone)
         };
-        let mut pass = Pass { topic, compaction, now, generation, settled: 0, tombstone: None, pace: self.pace() };
+        let mut pass =
+            Pass { topic, compaction, now, generation, settled: 0, tombstone: None, pace: self.pace(), pinned: false };
         let compacted = self.compact_segments(&mut pass, &segments);
         self.frozen.store(0, Ordering::Release);
         let left = if compacted.is_ok() { pass.tombstone } else { tombstone };
@@ -72,7 +80,7 @@ impl Shared {
             // What it has written is named by nothing.
             self.sweep_again();
         }
-        compacted
+        compacted.map(|()| pass.pinned)
     }
 
     fn compact_segments(&self, pass: &mut Pass<'_>, segments: &[Meta]) -> std::result::Result<(), Trouble> {
@@ -83,7 +91,9 @@ impl Shared {
         while !rest.is_empty() {
             // A view for each group: one that is held for longer keeps what the index frees from being used again.
             let view = self.view()?;
-            let mut group = Group::default();
+            let last = self.pins.last();
+            let pins = (self.pins.of(&pass.topic.name, 0), last);
+            let mut group = Group { pins, ..Group::default() };
             while let [meta, others @ ..] = rest
                 && group.removals.len() < BATCH
             {
@@ -109,7 +119,9 @@ impl Shared {
         let damaged = |error: Error| Trouble::Damaged(error.to_string());
         let topic = pass.topic;
         let mark = topic.inner.lock().first_seq;
-        let rule = Rule { view, topic: topic.number, mark, grace: pass.compaction, now: pass.now };
+        let pins = &group.pins.0;
+        let (grace, now, pinned) = (pass.compaction, pass.now, pass.pinned || !pins.is_empty());
+        let rule = Rule { view, topic: topic.number, mark, grace, now, pins, pinned };
         let open = self.segment(topic.number, meta).map_err(damaged)?;
         group.replaces += 1;
         // Event by event, so that each is looked up once.
@@ -117,6 +129,9 @@ impl Shared {
         open.scan(0, 1 << 20, |seq, held| {
             self.give_way(&mut pass.pace);
             trouble = rule.fate(seq, &held).map(|fate| {
+                pass.pinned |= fate == Fate::Pinned;
+                group.expired |= fate == Fate::Gone && seq >= mark;
+                let fate = if fate == Fate::Pinned { Fate::Kept } else { fate };
                 if fate == Fate::Kept && held.is_tombstone() && held.key().is_some() {
                     pass.tombstone = pass.tombstone.into_iter().chain([held.appended]).min();
                 }
@@ -144,7 +159,7 @@ impl Shared {
                     group.removals.add(topic.number, seq, held);
                     return Ok(());
                 }
-                Some(Fate::Kept) | None => {}
+                Some(Fate::Kept | Fate::Pinned) | None => {}
             }
             if group.writer.as_ref().is_some_and(|writer| writer.size() >= self.options.segment_bytes) {
                 end(group.writer.take(), &mut group.kept)?;
@@ -182,6 +197,13 @@ impl Shared {
         }
         {
             let mut manifest = self.manifest.lock();
+            // A reader that came since may have read what these tombstones end: they go the next time.
+            if group.expired && !self.pins.of(&topic.name, group.pins.1).is_empty() {
+                pass.settled = replaced;
+                pass.pinned = true;
+                self.sweep_again();
+                return Ok(());
+            }
             let mut next = manifest.clone();
             let mut list = Vec::new();
             if let Some(entry) = next.topics.get_mut(&topic.number) {
@@ -219,12 +241,18 @@ struct Rule<'a> {
     mark: Seq,
     grace: Compaction,
     now: Millis,
+    /// Where readers have pinned the topic, ascending.
+    pins: &'a [Seq],
+    /// A pin has kept something in this pass.
+    pinned: bool,
 }
 
 /// What becomes of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Kept,
+    /// Kept for a reader that has pinned the topic.
+    Pinned,
     /// The index knows a later event of its key.
     Replaced,
     /// The last that the index knows of its key, perhaps.
@@ -238,10 +266,15 @@ impl Rule<'_> {
         }
         let Some(key) = held.key() else { return Ok(Fate::Kept) };
         let latest = self.view.latest(self.topic, &key)?;
-        if latest.is_some_and(|latest| latest.seq > seq) {
-            return Ok(Fate::Replaced);
+        if let Some(latest) = latest.filter(|latest| latest.seq > seq) {
+            return Ok(if keeps(self.pins, seq, latest.seq) { Fate::Pinned } else { Fate::Replaced });
         }
         let expired = held.is_tombstone() && self.now.since(held.appended) > self.grace.tombstone_grace;
-        Ok(if expired { Fate::Gone } else { Fate::Kept })
+        Ok(match expired {
+            // Readers may have seen an earlier event of its key, or still keep one.
+            true if self.pinned => Fate::Pinned,
+            true => Fate::Gone,
+            false => Fate::Kept,
+        })
     }
 }

@@ -13,7 +13,7 @@ use promethean_event::{Millis, Seq};
 
 use crate::log::flush::Trouble;
 use crate::log::flush::segment::{Segment, topic_dir};
-use crate::log::shared::Shared;
+use crate::log::shared::{Compacted, Shared};
 use crate::log::upkeep::pace::Pace;
 use crate::{Compaction, Error, TopicSettings};
 
@@ -37,12 +37,15 @@ impl Shared {
                 let last = inner.segments.last().map_or(0, |last| last.last_seq);
                 (last, inner.segments.iter().map(|meta| meta.events).sum::<u64>(), inner.tombstone)
             };
-            let since = flushed.saturating_sub(compacted.get(&topic.number).copied().unwrap_or(0));
-            let much = since > 0 && since >= events / 4;
+            let done = compacted.get(&topic.number).copied().unwrap_or_default();
+            let since = flushed.saturating_sub(done.until);
+            let released = done.pinned && self.pins.of(&topic.name, 0).is_empty();
+            let much = released || (since > 0 && since >= events / 4);
             if force || much || tombstone.is_some_and(|oldest| is_overdue(oldest, compaction, now)) {
-                match self.compact(topic, compaction, now) {
+                let pinned = match self.compact(topic, compaction, now) {
                     Err(Trouble::Damaged(reason)) => {
                         tracing::error!(topic = %topic.name, reason, "a topic cannot be compacted");
+                        false
                     }
                     // Another topic may still make room.
                     Err(Trouble::NoRoom(reason)) => {
@@ -50,8 +53,8 @@ impl Shared {
                         continue;
                     }
                     done => done?,
-                }
-                compacted.insert(topic.number, flushed);
+                };
+                compacted.insert(topic.number, Compacted { until: flushed, pinned });
             }
         }
         if dropped {

@@ -2,10 +2,12 @@
 //!
 //! A round first has the journal flushed, because retention and compaction see only flushed events.
 
+mod clock;
 mod compact;
 mod maintain;
 mod pace;
 mod retain;
+pub(in crate::log) mod room;
 
 use std::time::{Duration, Instant};
 
@@ -16,24 +18,34 @@ use crate::Result;
 use crate::log::commit::queue::Request;
 use crate::log::flush::Trouble;
 use crate::log::shared::Shared;
+use crate::log::upkeep::clock::Clock;
 
 /// How long a round waits for the journal to be flushed.
 const FLUSHES: Duration = Duration::from_secs(10);
+/// How long after a round the next one follows while the disk is nearly full.
+const LOW: Duration = Duration::from_secs(1);
 
 /// Looks after what is flushed at intervals, and first of all once what was found at open is flushed: what a hub has
 /// replayed it need not keep in memory until it is busy again.
 pub(super) fn maintain_at_intervals(shared: &Shared) {
     let Some(interval) = shared.options.maintenance else { return };
-    let mut next = Instant::now() + interval;
+    let start = Instant::now();
+    let mut clock = Clock::new(Millis::now(), Duration::ZERO);
+    let (mut last, mut next) = (None, start + interval);
     let mut replayed = true;
     loop {
         let mut flushing = shared.flushing.lock();
-        while !flushing.stop
-            && Instant::now() < next
-            && !(replayed && flushing.sealed.is_empty())
-            && shared.failed().is_none()
-        {
-            shared.flushing_changed.wait_until(&mut flushing, next);
+        while !flushing.stop && shared.failed().is_none() {
+            if replayed && flushing.sealed.is_empty() {
+                break;
+            }
+            // A disk that is nearly full is looked after at once, then every second.
+            let soon = shared.room.is_low().then(|| last.map_or(start, |last: Instant| last + LOW));
+            let due = soon.map_or(next, |soon| soon.min(next));
+            if Instant::now() >= due {
+                break;
+            }
+            shared.flushing_changed.wait_until(&mut flushing, due);
         }
         if flushing.stop || shared.failed().is_some() {
             return;
@@ -43,13 +55,19 @@ pub(super) fn maintain_at_intervals(shared: &Shared) {
             begin_to_flush(shared);
             continue;
         }
-        match flush_and_maintain(shared) {
+        let (now, jumped) = clock.now(Millis::now(), start.elapsed());
+        if jumped {
+            tracing::warn!("the clock has jumped ahead; retention by age goes by the old time for an hour");
+        }
+        match flush_and_maintain(shared, now) {
             Ok(()) => {}
             Err(Trouble::NoRoom(reason)) => tracing::warn!(reason, "retention and compaction wait for room"),
             Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
                 shared.fail(format!("maintenance failed: {reason}"))
             }
         }
+        shared.restore_room();
+        last = Some(Instant::now());
         next = Instant::now() + interval;
     }
 }
@@ -65,7 +83,8 @@ fn begin_to_flush(shared: &Shared) -> Option<oneshot::Receiver<Result<()>>> {
 
 /// Retention and compaction see only what is flushed: what waits for that is flushed first, or it would be there for an
 /// interval more. It is waited for [`FLUSHES`] at most; then what is flushed by then has its turn.
-fn flush_and_maintain(shared: &Shared) -> std::result::Result<(), Trouble> {
+fn flush_and_maintain(shared: &Shared, now: Millis) -> std::result::Result<(), Trouble> {
+    shared.retain_where_low(now)?;
     if let Some(mut sealed) = begin_to_flush(shared) {
         let until = Instant::now() + FLUSHES;
         let mut flushing = shared.flushing.lock();
@@ -82,7 +101,7 @@ fn flush_and_maintain(shared: &Shared) -> std::result::Result<(), Trouble> {
             return Ok(());
         }
     }
-    shared.maintain(Millis::now(), false)
+    shared.maintain(now, false)
 }
 
 #[cfg(all(test, feature = "suite"))]
@@ -102,7 +121,7 @@ mod tests {
         log.set_settings(&topic("t"), settings).await.expect("set");
         append(&log, &vec![event("t"); 100]).await;
         let shared = log.shared.clone();
-        let round = tokio::task::spawn_blocking(move || flush_and_maintain(&shared));
+        let round = tokio::task::spawn_blocking(move || flush_and_maintain(&shared, Millis::now()));
         round.await.expect("no panic").expect("maintained");
         let info = log.info(&topic("t")).await.expect("known").expect("exists");
         assert!((10..20).contains(&info.events), "{} events are there", info.events);

@@ -14,7 +14,7 @@ use crate::log::flush::index::{self, Removals};
 use crate::log::flush::manifest::Manifest;
 use crate::log::flush::segment::{Meta, Segment, topic_dir};
 use crate::log::memtable::{Hidden, Inner, TopicState};
-use crate::log::shared::Shared;
+use crate::log::shared::{Shared, is_full};
 use crate::log::upkeep::pace::Pace;
 use crate::{Error, Result, Retention};
 
@@ -52,6 +52,16 @@ impl Shared {
         (dropped, trouble)
     }
 
+    /// On a full disk retention comes before flushing: events that are hidden need no room then.
+    pub(in crate::log) fn retain_where_low(&self, now: Millis) -> std::result::Result<(), Trouble> {
+        if !self.room.is_low() {
+            return Ok(());
+        }
+        let _turn = self.maintenance.lock();
+        let topics = self.topics.read().by_number.clone();
+        self.retain(&topics, now).1
+    }
+
     /// Decides what goes, and makes that durable and visible. Returns the segments that are not named any more.
     fn name_what_stays<'a>(
         &self,
@@ -79,7 +89,12 @@ impl Shared {
             plans.push((&**topic, plan));
         }
         if let Some(next) = next {
-            next.write(&*self.options.disk, &self.options.dir)?;
+            match next.write(&*self.options.disk, &self.options.dir) {
+                Err(error) if is_full(&error) && self.give_room(true) => {
+                    next.write(&*self.options.disk, &self.options.dir)?;
+                }
+                written => written?,
+            }
             *manifest = next;
         }
         let mut all = Vec::new();
@@ -245,11 +260,16 @@ impl Shared {
     }
 
     pub(super) fn remove_entries(&self, removals: &Removals) -> Result<()> {
-        let removed = self.index()?.remove(removals);
-        if let Err(Error::Refused(_)) = removed {
-            self.reopen_index()?;
+        loop {
+            let removed = self.index()?.remove(removals);
+            if let Err(Error::Refused(_)) = removed {
+                self.reopen_index()?;
+                if self.give_room(true) {
+                    continue;
+                }
+            }
+            return removed;
         }
-        removed
     }
 }
 

@@ -293,14 +293,37 @@ impl Writer {
         let full = full(&self.file.lock());
         let mut room = if full { self.rotate(builder, frame) } else { Ok(()) };
         let mut file = self.file.lock();
+        let grows = |file: &OpenFile, frame: &Frame| !file.journal.fits(need(frame) + reserve);
+        let grew = room.is_ok() && grows(&file, frame);
+        if grew {
+            match self.shared.reserve_for(file.journal.grown_by(need(frame) + reserve)) {
+                // The disk is nearly full: the reserve is enough to flush what is in the journal, not for more.
+                Ok(false) if !file.journal.is_empty() => {
+                    drop(file);
+                    room = self.rotate(builder, frame);
+                    file = self.file.lock();
+                }
+                Ok(_) => {}
+                Err(error) => room = Err(self.fail("write", &error)),
+            }
+        }
         if room.is_ok() {
             room = file.journal.reserve(need(frame), reserve).map_err(|error| self.no_space(&error));
         }
-        match room {
-            Err(Error::Refused(_)) if !matches!(request, Request::Append { .. }) && file.journal.fits(need(frame)) => {
+        let fits = file.journal.fits(need(frame));
+        drop(file);
+        match (room, request) {
+            (Err(Error::Refused(reason)), Request::Append { events, .. }) => {
+                Err(self.shared.refuse(reason, events.len() as u64))
+            }
+            (Err(Error::Refused(_)), _) if fits => Ok(()),
+            (Ok(()), _) => {
+                if grew {
+                    self.shared.has_room_again();
+                }
                 Ok(())
             }
-            room => room,
+            (room, _) => room,
         }
     }
 
@@ -333,14 +356,17 @@ impl Writer {
             self.sync(&mut file.journal)?;
         }
         let (options, number) = (&self.shared.options, file.journal.number);
-        let next = Next {
-            disk: &*options.disk,
-            dir: &options.dir.join("journal"),
-            number: number + 1,
-            previous_end: file.journal.offset,
-            step: step(options.journal_bytes),
+        let (dir, previous_end) = (options.dir.join("journal"), file.journal.offset);
+        let create = |step| {
+            let _files = self.shared.room.lock();
+            Journal::create(&Next { disk: &*options.disk, dir: &dir, number: number + 1, previous_end, step })
         };
-        file.journal = Journal::create(&next).map_err(|error| self.no_space(&error))?;
+        let created = match create(step(options.journal_bytes)) {
+            // Without a new file nothing can be flushed: it begins small.
+            Err(error) if is_full(&error) && self.shared.give_room(false) => create(step(0)),
+            created => created,
+        };
+        file.journal = created.map_err(|error| self.no_space(&error))?;
         self.shared.flushing.lock().sealed.push_back(builder.seal(number));
         self.shared.flushing_changed.notify_all();
         Ok(())
