@@ -135,6 +135,12 @@ pub trait KeySnapshot: Send {
     /// The point: the topic's last `seq` when the snapshot was opened.
     fn cut(&self) -> Seq;
 
+    /// Leaves out the keys up to `key`, also of a later snapshot of the topic. Called before the first `next`.
+    fn begin_after(&mut self, key: &str);
+
+    /// Counts the keys that are still to come; an engine may count deleted keys too.
+    fn left(&mut self) -> Pending<'_, u64>;
+
     /// The next events, at most `max`, in the order of their keys; none at the end.
     ///
     /// An event that was trimmed or compacted away since is left out: a later one with its key has `seq > cut`.

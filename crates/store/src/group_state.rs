@@ -26,8 +26,13 @@ pub struct Unfinished {
 pub struct SnapshotState {
     /// The snapshot is of this point; live events come after it.
     pub cut: Seq,
-    /// Snapshot events that are done.
+    /// Snapshot events that are done and, where `after` is known, come after it.
     pub done: Done,
+    /// All keys up to this one were read; those that are not done are among the unfinished. `None`: no key was read, or the state
+    /// is of an older hub, which kept every key that was done in `done`.
+    pub after: Option<String>,
+    /// Keys after `after`, as far as they were counted.
+    pub left: Option<u64>,
 }
 
 /// What a group has done on a topic.
@@ -50,9 +55,10 @@ pub struct GroupState {
     pub fence: u64,
 }
 
-/// The format before `fence`, and the one with it. A state without one is written in the first, which older hubs can read.
+/// The format of 0.1, and the one that also has `fence` and the place of a snapshot. A state without these is written in the
+/// first, which older hubs can read.
 const FIRST: u8 = 1;
-const WITH_FENCE: u8 = 2;
+const SECOND: u8 = 2;
 
 impl GroupState {
     /// The state of a group that begins at `now`, before the first event. One that was forgotten and begins anew is another:
@@ -61,14 +67,18 @@ impl GroupState {
         Self { generation: now.0, ..Self::default() }
     }
 
-    /// Events of the topic that are there and not done: see [`TopicInfo::left`].
+    /// Events of the topic that are there and not done (see [`TopicInfo::left`]), and keys of a snapshot start still to come.
     pub fn lag(&self, info: &TopicInfo) -> u64 {
-        info.left(self.floor, &self.done)
+        let Some(snapshot) = &self.snapshot else { return info.left(self.floor, &self.done) };
+        let read = self.unfinished.iter().filter(|one| one.seq <= snapshot.cut).count() as u64;
+        info.left(self.floor, &self.done) + snapshot.left.unwrap_or_default() + read
     }
 
     /// The state as bytes, for engines that keep bytes. Numbers are LEB128, counts before lists.
     pub fn encode(&self) -> Vec<u8> {
-        let version = if self.fence == 0 { FIRST } else { WITH_FENCE };
+        let has_place = |snapshot: &SnapshotState| snapshot.after.is_some() || snapshot.left.is_some();
+        let second = self.fence != 0 || self.snapshot.as_ref().is_some_and(has_place);
+        let version = if second { SECOND } else { FIRST };
         let mut out = vec![version];
         put(&mut out, self.floor);
         put_mark(&mut out, self.last);
@@ -85,10 +95,14 @@ impl GroupState {
                 out.push(1);
                 put(&mut out, snapshot.cut);
                 put_done(&mut out, &snapshot.done);
+                if version == SECOND {
+                    put_text(&mut out, snapshot.after.as_deref());
+                    put(&mut out, snapshot.left.map_or(0, |left| left.saturating_add(1)));
+                }
             }
         }
         put(&mut out, self.generation);
-        if version == WITH_FENCE {
+        if version == SECOND {
             put(&mut out, self.fence);
         }
         out
@@ -98,7 +112,7 @@ impl GroupState {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let version = take_byte(&mut rest)?;
-        if !(FIRST..=WITH_FENCE).contains(&version) {
+        if !(FIRST..=SECOND).contains(&version) {
             return None;
         }
         let floor = take(&mut rest)?;
@@ -116,11 +130,17 @@ impl GroupState {
         }
         let snapshot = match take_byte(&mut rest)? {
             0 => None,
-            1 => Some(SnapshotState { cut: take(&mut rest)?, done: take_done(&mut rest)? }),
+            1 => {
+                let (cut, done) = (take(&mut rest)?, take_done(&mut rest)?);
+                let place = version == SECOND;
+                let after = if place { take_text(&mut rest)? } else { None };
+                let left = if place { take(&mut rest)?.checked_sub(1) } else { None };
+                Some(SnapshotState { cut, done, after, left })
+            }
             _ => return None,
         };
         let generation = take(&mut rest)?;
-        let fence = if version == WITH_FENCE { take(&mut rest)? } else { 0 };
+        let fence = if version == SECOND { take(&mut rest)? } else { 0 };
         rest.is_empty().then_some(Self { floor, last, done, unfinished, snapshot, generation, fence })
     }
 }
@@ -132,6 +152,19 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
         number >>= 7;
     }
     out.push(number as u8);
+}
+
+/// The length and one, then the bytes; 0 for `None`.
+fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
+    put(out, text.map_or(0, |text| text.len() as u64 + 1));
+    out.extend_from_slice(text.unwrap_or_default().as_bytes());
+}
+
+fn take_text(rest: &mut &[u8]) -> Option<Option<String>> {
+    let Some(length) = take(rest)?.checked_sub(1) else { return Some(None) };
+    let (text, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    *rest = after;
+    Some(Some(String::from_utf8(text.to_vec()).ok()?))
 }
 
 fn put_mark(out: &mut Vec<u8>, mark: Mark) {
@@ -216,18 +249,32 @@ mod tests {
         })
     }
 
+    /// Written by the hub of 0.1 (commit 414cfc3): a snapshot start of which seqs 3 and 5 to 6 are done.
+    #[test]
+    fn a_state_of_the_first_format_reads_as_it_always_did() {
+        let bytes = [1, 9, 0, 0, 1, 4, 2, 0x90, 0x4e, 1, 9, 2, 3, 0, 0, 5, 1, 0, 7];
+        let done: Done = [(3, 3, None), (5, 6, None)].into_iter().collect();
+        let unfinished = vec![Unfinished { seq: 4, attempts: 2, not_before: Millis(10_000) }];
+        let snapshot = Some(SnapshotState { cut: 9, done, ..SnapshotState::default() });
+        let state = GroupState { floor: 9, unfinished, snapshot, generation: 7, ..GroupState::default() };
+        assert_eq!(GroupState::decode(&bytes), Some(state.clone()));
+        assert_eq!(state.encode(), bytes, "an older hub reads it");
+    }
+
     proptest! {
         #[test]
         fn a_state_reads_back_as_it_was_written(
             floor in any::<u64>(), last in mark(), above in done(), generation in any::<u64>(),
             unfinished in proptest::collection::vec((any::<u64>(), any::<u32>(), any::<u64>()), 0..5),
-            snapshot in proptest::option::of((any::<u64>(), done())), fence in prop_oneof![Just(0_u64), any::<u64>()],
+            snapshot in proptest::option::of((
+                any::<u64>(), done(), proptest::option::of(".{0,9}"), proptest::option::of(0..u64::MAX),
+            )), fence in prop_oneof![Just(0_u64), any::<u64>()],
         ) {
             let state = GroupState {
                 floor, last, done: above, generation, fence,
                 unfinished: unfinished.into_iter()
                     .map(|(seq, attempts, due)| Unfinished { seq, attempts, not_before: Millis(due) }).collect(),
-                snapshot: snapshot.map(|(cut, done)| SnapshotState { cut, done }),
+                snapshot: snapshot.map(|(cut, done, after, left)| SnapshotState { cut, done, after, left }),
             };
             let bytes = state.encode();
             prop_assert_eq!(GroupState::decode(&bytes), Some(state));

@@ -84,6 +84,21 @@ impl<T: Copy> Ranges<T> {
         self.ranges.insert(first, (last, value));
     }
 
+    /// Takes one seq out of the set. The range before it, if one is left, has `value` as that of its last seq.
+    pub fn remove(&mut self, seq: Seq, value: T) {
+        let Some((&first, &(last, its))) = self.ranges.range(..=seq).next_back() else { return };
+        if seq > last {
+            return;
+        }
+        self.ranges.remove(&first);
+        if first < seq {
+            self.ranges.insert(first, (seq - 1, value));
+        }
+        if seq < last {
+            self.ranges.insert(seq + 1, (last, its));
+        }
+    }
+
     /// Takes away and returns the range that begins at `seq`: its last seq and value.
     pub fn take_at(&mut self, seq: Seq) -> Option<(Seq, T)> {
         self.ranges.remove(&seq)
@@ -112,6 +127,18 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
+        #[test]
+        fn a_removed_seq_leaves_the_others(first in 1_u64..10, more in 0_u64..10, seq in 1_u64..25) {
+            let mut ranges = Ranges::default();
+            ranges.insert(first, first + more, first + more);
+            ranges.remove(seq, seq.saturating_sub(1));
+            let left: Vec<u64> = (first..=first + more).filter(|one| *one != seq).collect();
+            prop_assert_eq!(ranges.iter().flat_map(|(first, last, _)| first..=last).collect::<Vec<_>>(), left);
+            for (_, last, value) in ranges.iter() {
+                prop_assert_eq!(value, last);
+            }
+        }
+
         #[test]
         fn ranges_are_the_set_they_stand_for(inserts in proptest::collection::vec((1_u64..40, 0_u64..6), 0..40)) {
             let (mut ranges, mut model) = (Ranges::default(), BTreeSet::new());

@@ -28,9 +28,7 @@ impl Dispatcher {
         self.progress.dirty = true;
         if snapshot {
             self.progress.carried.remove(&seq);
-            if let Some(snapshot) = &mut self.progress.snapshot {
-                snapshot.done.insert(seq, seq, mark);
-            }
+            // Up to the place of the reader, everything that is not unfinished is done.
             self.end_snapshot();
             return;
         }

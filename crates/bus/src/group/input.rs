@@ -208,18 +208,23 @@ impl Dispatcher {
     pub fn on_snapshot(&mut self, events: &[Event], now: Millis, out: &mut Vec<Command>) {
         self.progress.reading = false;
         let Some(snapshot) = &mut self.progress.snapshot else { return };
-        let cut = snapshot.cut;
         if events.is_empty() {
-            snapshot.exhausted = true;
+            (snapshot.exhausted, snapshot.left) = (true, Some(0));
             self.end_snapshot();
             return;
         }
         for event in events {
-            let done = self.progress.snapshot.as_ref().is_none_or(|snapshot| snapshot.done.contains(event.seq));
-            // Beyond the cut: written since, it comes with the live events.
-            if event.seq <= cut && !done && !self.pending.entries.contains_key(&event.seq) {
+            let Some(snapshot) = &mut self.progress.snapshot else { return };
+            if snapshot.pass(event) && !self.pending.entries.contains_key(&event.seq) {
                 self.admit(event, true, now, out);
             }
+        }
+        let last = events.last().and_then(|event| event.key());
+        if let (Some(snapshot), Some(last)) = (&mut self.progress.snapshot, last)
+            && snapshot.after.as_deref() < Some(&*last)
+        {
+            snapshot.after = Some(last.into_owned());
+            self.progress.dirty = true;
         }
     }
 
@@ -233,8 +238,10 @@ impl Dispatcher {
     /// Of what was left of the snapshot, what is still in the log; the rest is gone.
     pub fn on_left_of_snapshot(&mut self, left: &[Seq], events: &[Event], now: Millis, out: &mut Vec<Command>) {
         self.progress.reading = false;
-        if !events.is_empty() {
-            self.on_snapshot(events, now, out);
+        for event in events {
+            if !self.pending.entries.contains_key(&event.seq) {
+                self.admit(event, true, now, out);
+            }
         }
         for seq in left {
             self.progress.carried.remove(seq);
@@ -318,14 +325,31 @@ impl Dispatcher {
             self.finish(seq);
             return;
         }
-        if let Some(snapshot) = self.progress.snapshot.as_ref().filter(|snapshot| seq <= snapshot.cut) {
-            if !snapshot.done.contains(seq) {
-                self.mark_done(seq, Some((id, ts)), true);
+        if self.snapshot_cut().is_some_and(|cut| seq <= cut) {
+            // One that was read and is not unfinished is done; one ahead of the reader has to be noted.
+            if self.progress.carried.remove(&seq).is_some() {
+                self.progress.dirty = true;
             }
             return;
         }
         if seq > self.progress.floor && !self.progress.done.contains(seq) {
             self.progress.mark_range(seq, seq, Some((id, ts)));
+        }
+    }
+
+    /// Whether an ack of `seq` is one of a snapshot event that may lie ahead of the reader: `on_snapshot_ack` decides by its key.
+    pub fn needs_key(&self, seq: Seq) -> bool {
+        let known = self.pending.entries.contains_key(&seq) || self.progress.carried.contains_key(&seq);
+        self.snapshot_cut().is_some_and(|cut| seq <= cut) && !known && self.was_out(seq)
+    }
+
+    /// An ack of a snapshot event that was given out before a restart and may not be read again yet.
+    pub fn on_snapshot_ack(&mut self, event: &Event) {
+        let Some(snapshot) = &mut self.progress.snapshot else { return };
+        let ahead = snapshot.after.as_deref() < event.key().as_deref();
+        if ahead && event.seq <= snapshot.cut && !snapshot.done.contains(event.seq) {
+            snapshot.done.insert(event.seq, event.seq, None);
+            self.progress.dirty = true;
         }
     }
 

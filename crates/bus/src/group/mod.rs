@@ -46,7 +46,7 @@ pub use status::{Unanswered, Why};
 use entry::{Entry, State};
 use members::Members;
 use pending::Pending;
-use progress::Progress;
+use progress::{Progress, Snapshot};
 use stats::Stats;
 
 /// Most unfinished events a group keeps track of on a topic, besides what is in flight.
@@ -90,7 +90,7 @@ impl Dispatcher {
             last: self.progress.last,
             done: self.progress.done.clone(),
             unfinished,
-            snapshot: self.progress.snapshot.as_ref().map(|s| SnapshotState { cut: s.cut, done: s.done.clone() }),
+            snapshot: self.progress.snapshot.as_ref().map(Snapshot::state),
             generation: self.progress.generation,
             fence: self.progress.fence,
         }
@@ -201,12 +201,12 @@ impl Dispatcher {
     }
 
     /// Moves to another place. Everything that is out is forgotten, and answers to it do nothing from now on.
-    pub fn on_seek(&mut self, start: Start, snapshot_cut: Option<Seq>) {
+    pub fn on_seek(&mut self, start: Start, snapshot: Option<SnapshotState>) {
         for member in &mut self.members.list {
             member.in_flight = 0;
         }
         self.pending.clear();
-        self.progress.move_to(start, snapshot_cut, self.pending.next_lease);
+        self.progress.move_to(start, snapshot, self.pending.next_lease);
     }
 
     /// Takes in events as they were read; the rest of this is in `input.rs` and `finish.rs`.

@@ -4,16 +4,50 @@
 
 use std::collections::BTreeMap;
 
-use promethean_event::Seq;
-use promethean_store::{Done, GroupState, Mark, Start, Unfinished};
+use promethean_event::{Event, Seq};
+use promethean_store::{Done, GroupState, Mark, SnapshotState, Start, Unfinished};
 
 /// A snapshot start under way.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) cut: Seq,
+    /// Events that are done and come after `after`, or were done before an older hub knew `after`.
     pub(super) done: Done,
+    /// All keys up to this one were read; those that are not done are unfinished.
+    pub(super) after: Option<String>,
+    /// Keys still to come, as far as they were counted.
+    pub(super) left: Option<u64>,
     /// All of it has been read.
     pub(super) exhausted: bool,
+}
+
+impl Snapshot {
+    fn new(state: SnapshotState) -> Self {
+        let SnapshotState { cut, done, after, left } = state;
+        Self { cut, done, after, left, exhausted: false }
+    }
+
+    pub(super) fn state(&self) -> SnapshotState {
+        SnapshotState { cut: self.cut, done: self.done.clone(), after: self.after.clone(), left: self.left }
+    }
+
+    /// Takes an event of the snapshot as read; `true` if it has to be delivered.
+    pub(super) fn pass(&mut self, event: &Event) -> bool {
+        let key = event.key().unwrap_or_default();
+        if self.after.as_deref().is_some_and(|after| *key <= *after) {
+            return false;
+        }
+        // Written after the cut: it comes with the live events.
+        if event.seq > self.cut {
+            return false;
+        }
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        if self.done.contains(event.seq) {
+            self.done.remove(event.seq, None);
+            return false;
+        }
+        true
+    }
 }
 
 /// The position of a group on a topic.
@@ -49,7 +83,7 @@ impl Progress {
             generation: state.generation,
             fence: state.fence,
             sought: None,
-            snapshot: state.snapshot.map(|s| Snapshot { cut: s.cut, done: s.done, exhausted: false }),
+            snapshot: state.snapshot.map(Snapshot::new),
             carried: state.unfinished.into_iter().map(|one| (one.seq, one)).collect(),
             next: state.floor + 1,
             tail: 0,
@@ -59,12 +93,12 @@ impl Progress {
     }
 
     /// Moves to another place and forgets everything that was done above it. Leases below `fence` are lost.
-    pub(super) fn move_to(&mut self, start: Start, snapshot_cut: Option<Seq>, fence: u64) {
+    pub(super) fn move_to(&mut self, start: Start, snapshot: Option<SnapshotState>, fence: u64) {
         self.fence = fence;
         self.sought = Some(0);
         self.carried.clear();
         self.done = Done::default();
-        self.snapshot = snapshot_cut.map(|cut| Snapshot { cut, done: Done::default(), exhausted: false });
+        self.snapshot = snapshot.map(Snapshot::new);
         (self.floor, self.last) = (start.done, start.last);
         self.next = self.floor + 1;
         self.reading = false;

@@ -12,6 +12,11 @@ impl Dispatcher {
         self.members.list.iter().any(|member| member.room() > 0)
     }
 
+    /// The last key of a snapshot start that was read.
+    pub fn snapshot_after(&self) -> Option<&str> {
+        self.progress.snapshot.as_ref().and_then(|snapshot| snapshot.after.as_deref())
+    }
+
     /// The point of a snapshot start under way.
     pub fn snapshot_cut(&self) -> Option<Seq> {
         self.progress.snapshot.as_ref().map(|snapshot| snapshot.cut)
@@ -32,10 +37,14 @@ impl Dispatcher {
         self.progress.tail
     }
 
-    /// How many events are not done in a topic of which this is known: those that were read, and those still there to be.
+    /// How many events are not done in a topic of which this is known: those that were read, those still there to be, and the keys of
+    /// a snapshot start that are still to come.
     pub fn lag(&self, info: Option<&TopicInfo>) -> u64 {
         let unread = info.map_or(0, |info| info.left(self.progress.next - 1, &self.progress.done));
-        self.pending.entries.len() as u64 + unread
+        let snapshot = self.progress.snapshot.as_ref();
+        let keys = snapshot.and_then(|snapshot| snapshot.left).unwrap_or_default();
+        let carried = snapshot.map_or(0, |snapshot| self.progress.carried.range(..=snapshot.cut).count() as u64);
+        self.pending.entries.len() as u64 + unread + keys + carried
     }
 
     /// The first unfinished event that was read: its seq and when it was appended.

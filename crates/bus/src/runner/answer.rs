@@ -1,6 +1,7 @@
 //! Answers of consumers, and what becomes of answers that come late.
 
 use promethean_event::{Code, EventId};
+use promethean_store::ReadMax;
 
 use super::Runner;
 use super::input::Reply;
@@ -61,6 +62,11 @@ impl Runner {
             if let (Some(place), Some(dispatcher)) = (place, &mut self.dispatcher)
                 && place.topic == self.topic
             {
+                if dispatcher.needs_key(place.seq) {
+                    let read = self.core.store.read(&self.topic, place.seq, ReadMax::events(1)).await;
+                    let read = read.map_err(|error| Error::group(&error))?;
+                    read.iter().filter(|event| event.id == *id).for_each(|event| dispatcher.on_snapshot_ack(event));
+                }
                 dispatcher.on_late_ack(place.seq, *id, place.ts);
             }
         }

@@ -67,7 +67,12 @@ impl Runner {
         // One that cannot be had is not an empty one: that would end it.
         let read = match self.snapshot.take() {
             Some(snapshot) => Ok(snapshot),
-            None => self.core.store.key_snapshot(&self.topic).await,
+            None => self.core.store.key_snapshot(&self.topic).await.map(|mut snapshot| {
+                if let Some(after) = dispatcher.snapshot_after() {
+                    snapshot.begin_after(after);
+                }
+                snapshot
+            }),
         };
         let read = match read {
             Ok(snapshot) => self.snapshot.insert(snapshot).next(max).await,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use promethean_event::{Cursor, EventId, From, Seq};
-use promethean_store::{KeySnapshot, ReadMax, Start, TopicInfo};
+use promethean_store::{ReadMax, Start, TopicInfo};
 use tokio::sync::oneshot;
 
-use super::{Fatal, Member, Runner};
+use super::{Fatal, Member, Opened, Runner};
 use crate::group::{Answer, MemberId, MemberOptions, Policy, Receipt};
 use crate::lane::Subscriber;
 use crate::relay::Origin;
@@ -203,14 +203,16 @@ impl Runner {
         Ok(Start { done, last })
     }
 
-    fn on_seek(&mut self, found: Result<(Start, Option<Box<dyn KeySnapshot>>), Error>, reply: Reply<Cursor>) {
+    fn on_seek(&mut self, found: Result<(Start, Option<Opened>), Error>, reply: Reply<Cursor>) {
         match found {
             Err(error) => {
                 let _ = reply.send(Err(error));
             }
             Ok((start, snapshot)) => {
                 let Some(dispatcher) = &mut self.dispatcher else { return };
-                dispatcher.on_seek(start, snapshot.as_ref().map(|snapshot| snapshot.cut()));
+                let (snapshot, begun) =
+                    snapshot.map_or((None, None), |(snapshot, begun)| (Some(snapshot), Some(begun)));
+                dispatcher.on_seek(start, begun);
                 self.ahead.clear();
                 self.letters.clear();
                 self.snapshot = snapshot;

@@ -95,6 +95,9 @@ struct Turn {
     more: bool,
 }
 
+/// A snapshot that was opened, and the state of a group that begins with it.
+type Opened = (Box<dyn KeySnapshot>, SnapshotState);
+
 /// Why a runner ends before its members do.
 struct Fatal(Error);
 
@@ -369,25 +372,22 @@ impl Runner {
 
     async fn first_state(&mut self, from: From) -> Result<(GroupState, Option<Box<dyn KeySnapshot>>), Error> {
         let (start, snapshot) = self.find(from).await?;
-        let cut = snapshot.as_ref().map(|snapshot| snapshot.cut());
-        let state = GroupState {
-            floor: start.done,
-            last: start.last,
-            snapshot: cut.map(|cut| SnapshotState { cut, ..SnapshotState::default() }),
-            ..GroupState::begun(self.core.wall())
-        };
+        let (snapshot, begun) = snapshot.map_or((None, None), |(snapshot, begun)| (Some(snapshot), Some(begun)));
+        let state =
+            GroupState { floor: start.done, last: start.last, snapshot: begun, ..GroupState::begun(self.core.wall()) };
         Ok((state, snapshot))
     }
 
     /// The place that `from` means on this topic.
-    async fn find(&mut self, from: From) -> Result<(Start, Option<Box<dyn KeySnapshot>>), Error> {
+    async fn find(&mut self, from: From) -> Result<(Start, Option<Opened>), Error> {
         if from == From::Snapshot {
-            let snapshot = self.core.store.key_snapshot(&self.topic).await.map_err(|error| Error::group(&error))?;
-            let cut = snapshot.cut();
+            let mut snapshot = self.core.store.key_snapshot(&self.topic).await.map_err(|error| Error::group(&error))?;
+            let (cut, left) = (snapshot.cut(), snapshot.left().await.map_err(|error| Error::group(&error))?);
             let read = self.core.store.read(&self.topic, cut, promethean_store::ReadMax::events(1)).await;
             let at_cut = read.map_err(|error| Error::group(&error))?.into_iter().find(|event| event.seq == cut);
             let last = at_cut.map(|event: Event| (event.id, event.ts));
-            return Ok((Start { done: cut, last }, Some(snapshot)));
+            let begun = SnapshotState { cut, left: Some(left), ..SnapshotState::default() };
+            return Ok((Start { done: cut, last }, Some((snapshot, begun))));
         }
         self.core.seek(&self.topic, from).await.map(|start| (start, None))
     }

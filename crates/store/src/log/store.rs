@@ -310,6 +310,12 @@ impl KeySnapshot for Nothing {
         0
     }
 
+    fn begin_after(&mut self, _: &str) {}
+
+    fn left(&mut self) -> Pending<'_, u64> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+
     fn next(&mut self, _: usize) -> Pending<'_, Vec<Event>> {
         Box::pin(ready(Ok(Vec::new())))
     }

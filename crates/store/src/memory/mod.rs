@@ -411,6 +411,18 @@ impl KeySnapshot for Snapshot {
         self.cut
     }
 
+    fn begin_after(&mut self, key: &str) {
+        let state = self.store.state.lock();
+        let Some(log) = state.log(&self.topic) else { return };
+        let is_later = |seq: &Seq| log.at(*seq).is_some_and(|event| event.key().as_deref() > Some(key));
+        self.seqs.retain(is_later);
+    }
+
+    fn left(&mut self) -> Pending<'_, u64> {
+        let left = self.seqs.len() as u64;
+        Box::pin(std::future::ready(Ok(left)))
+    }
+
     fn next(&mut self, max: usize) -> Pending<'_, Vec<Event>> {
         let (seqs, topic) = (&mut self.seqs, &self.topic);
         self.store.with(|state| {

@@ -119,6 +119,23 @@ impl KeySnapshot for Snapshot {
         self.cut
     }
 
+    fn begin_after(&mut self, key: &str) {
+        self.after = Some(key.to_owned());
+        self.seqs.clear();
+    }
+
+    fn left(&mut self) -> Pending<'_, u64> {
+        Box::pin(async move {
+            let shared = self.mongo.shared.clone();
+            let (mut count, mut after) = (self.seqs.len() as u64, self.after.clone());
+            while let Some((seqs, last)) = latest_seqs(&shared, &self.topic, after.as_deref(), self.cut).await? {
+                count += seqs.len() as u64;
+                after = Some(last);
+            }
+            Ok(count)
+        })
+    }
+
     fn next(&mut self, max: usize) -> Pending<'_, Vec<Event>> {
         Box::pin(async move {
             let shared = self.mongo.shared.clone();

@@ -85,6 +85,7 @@ pub async fn a_key_snapshot_is_of_one_moment(place: Box<dyn Place>) {
     append(&*store, &[event("k").key(key(7)).payload("null"), event("k")]).await;
     let mut snapshot = store.key_snapshot(&topic("k")).await.expect("opened");
     assert_eq!(snapshot.cut(), 92);
+    assert!(matches!(snapshot.left().await.expect("counted"), 59 | 60), "one key of 60 is deleted");
     let mut seen = Vec::new();
     for round in 0.. {
         let part = snapshot.next(7).await.expect("read");
@@ -94,6 +95,7 @@ pub async fn a_key_snapshot_is_of_one_moment(place: Box<dyn Place>) {
         }
         seen.extend(part.iter().map(|event| (event.key().expect("a key").into_owned(), event.seq)));
         if round == 1 {
+            assert!(matches!(snapshot.left().await.expect("counted"), 45 | 46), "14 were read");
             let later: Vec<_> = (0..80).map(|n| event("k").key(format!("late-{n}"))).collect();
             append(&*store, &later).await;
             store.maintain(Millis(2_000)).await.expect("maintained");
@@ -105,6 +107,13 @@ pub async fn a_key_snapshot_is_of_one_moment(place: Box<dyn Place>) {
         .map(|n| (key(n), if n % 2 == 0 { 61 + n as u64 / 2 } else { n as u64 + 1 }))
         .collect();
     assert_eq!(seen, expected);
+
+    // One that begins after a key has the rest.
+    let mut rest = store.key_snapshot(&topic("k")).await.expect("opened");
+    rest.begin_after("key-050x");
+    assert_eq!(rest.left().await.expect("counted"), 9 + 80);
+    let first = rest.next(100).await.expect("read").first().and_then(|event| event.key().map(|key| key.into_owned()));
+    assert_eq!(first.as_deref(), Some("key-051"));
 }
 
 /// An unknown topic, and one without keys.

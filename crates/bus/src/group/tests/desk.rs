@@ -1,6 +1,7 @@
 //! A dispatcher with a log of small events, driven by hand: each test says what happens, and looks at what goes out.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use promethean_event::{Draft, Event, EventId, Limits, Millis, Sealer, Seq, Topic, payload_of};
@@ -12,6 +13,8 @@ pub(super) struct Desk {
     pub(super) dispatcher: Dispatcher,
     pub(super) now: Millis,
     pub(super) log: Vec<Event>,
+    /// The latest event of each key, in key order, as far as it is not read.
+    pub(super) snapshot: VecDeque<Event>,
     /// Deliveries so far, in order.
     pub(super) out: Vec<Deliver>,
     /// Dead letters that were asked for.
@@ -29,7 +32,15 @@ impl Desk {
 
     pub(super) fn of(state: GroupState) -> Self {
         let dispatcher = Dispatcher::new(state, false, 1_000);
-        Self { dispatcher, now: Millis(1_000_000), log: Vec::new(), out: Vec::new(), letters: Vec::new(), read: 0 }
+        Self {
+            dispatcher,
+            now: Millis(1_000_000),
+            log: Vec::new(),
+            snapshot: VecDeque::new(),
+            out: Vec::new(),
+            letters: Vec::new(),
+            read: 0,
+        }
     }
 
     pub(super) fn join(&mut self, id: MemberId, policy: Policy, max_in_flight: usize) {
@@ -82,7 +93,16 @@ impl Desk {
                 self.read += end - first;
                 self.dispatcher.on_read(from, &self.log[first..end], self.now, commands);
             }
-            Command::ReadSnapshot { .. } => self.dispatcher.on_snapshot(&[], self.now, commands),
+            Command::ReadSnapshot { max } => {
+                let part: Vec<Event> = self.snapshot.drain(..max.min(self.snapshot.len())).collect();
+                let left = if part.is_empty() { self.dispatcher.left_of_snapshot(max) } else { Vec::new() };
+                if left.is_empty() {
+                    self.dispatcher.on_snapshot(&part, self.now, commands);
+                } else {
+                    let found: Vec<Event> = self.log.iter().filter(|one| left.contains(&one.seq)).cloned().collect();
+                    self.dispatcher.on_left_of_snapshot(&left, &found, self.now, commands);
+                }
+            }
             Command::Deliver(deliver) => self.out.push(deliver),
             Command::DeadLetter(letter) => self.letters.push(letter.seq),
         }

@@ -4,6 +4,7 @@ mod answers;
 mod desk;
 mod hand_over;
 mod model;
+mod snapshot;
 mod world;
 
 use proptest::prelude::*;

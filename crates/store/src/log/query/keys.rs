@@ -72,6 +72,9 @@ impl Shared {
     }
 }
 
+/// Keys of the index that are counted at once.
+const COUNTED: usize = 1_024;
+
 /// Keys of the index and of memory in one order.
 struct Merged {
     topic: Arc<TopicState>,
@@ -114,6 +117,37 @@ impl Merged {
         }
     }
 
+    /// Leaves out the keys up to `key`.
+    fn skip(&mut self, key: &[u8]) {
+        self.recent.retain(|(recent, _)| &recent[..] > key);
+        self.last = Some(Bytes::copy_from_slice(key));
+        self.ahead.clear();
+    }
+
+    /// Counts the live keys that are still to come.
+    fn count(&self) -> Result<u64> {
+        let mut recent = self.recent.iter().rev().peekable();
+        let (mut count, mut ahead, mut drained) = (0, self.ahead.clone(), self.drained);
+        let mut last = self.last.clone();
+        ahead.reverse();
+        loop {
+            for (key, latest) in &ahead {
+                // Of a key that has a newer event in memory, that one counts.
+                while let Some((_, newer)) = recent.next_if(|(newer, _)| newer < key) {
+                    count += u64::from(!newer.tombstone);
+                }
+                let newest = recent.next_if(|(newer, _)| newer == key).map_or(latest, |(_, newer)| newer);
+                count += u64::from(!newest.tombstone);
+            }
+            if drained {
+                return Ok(count + recent.filter(|(_, newer)| !newer.tombstone).count() as u64);
+            }
+            ahead = self.view.keys_after(self.topic.number, last.as_deref(), COUNTED)?;
+            drained = ahead.len() < COUNTED;
+            last = ahead.last().map(|(key, _)| key.clone()).or(last);
+        }
+    }
+
     /// At most `max` events of the next live keys; fewer only at the end.
     fn events(&mut self, shared: &Shared, max: usize) -> Result<Vec<Event>> {
         let mut events = Vec::new();
@@ -147,6 +181,15 @@ struct Snapshot {
 impl KeySnapshot for Snapshot {
     fn cut(&self) -> Seq {
         self.cut
+    }
+
+    fn begin_after(&mut self, key: &str) {
+        self.merged.lock().skip(key.as_bytes());
+    }
+
+    fn left(&mut self) -> Pending<'_, u64> {
+        let merged = self.merged.clone();
+        crate::log::blocking(&self.shared, move |_| merged.lock().count())
     }
 
     fn next(&mut self, max: usize) -> Pending<'_, Vec<Event>> {
