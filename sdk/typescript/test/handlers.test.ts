@@ -102,6 +102,20 @@ describe("events that wait", () => {
   });
 });
 
+describe("an idle client", () => {
+  it("wakes up for its pings only", async () => {
+    const intervals = vi.spyOn(globalThis, "setInterval");
+    const client = make();
+    await client.subscribe("t", "g", () => {}, { ackTimeoutMs: 100 });
+    await client.publish("t", 1);
+    await until("it is done", () => hub.group("t", "g", 0).done.has(1));
+    await sleep(120); // the last look at its lease
+    const timers = vi.spyOn(globalThis, "setTimeout");
+    await sleep(150);
+    expect([timers.mock.calls.length, intervals.mock.calls.length], "the test's own timer").toEqual([1, 0]);
+  });
+});
+
 describe("answers that a quota refuses", () => {
   it("are joined, extensions and nacks too, and no event runs twice", async () => {
     const client = make({ onError: () => {} });
