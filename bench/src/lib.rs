@@ -2,7 +2,7 @@
 
 pub mod cores;
 
-/// Whether everything is done, but as little of it as there can be, and no bar counts: `PROMETHEAN_BENCH_SHORT` is set.
+/// True if everything is done, but as little of it as there can be, and no bar counts: `PROMETHEAN_BENCH_SHORT` is set.
 /// The tests run the benchmarks so, with the dev build.
 pub fn short() -> bool {
     std::env::var_os("PROMETHEAN_BENCH_SHORT").is_some_and(|value| !value.is_empty())

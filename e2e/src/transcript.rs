@@ -171,7 +171,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether the lines are those of the page; only then ids are remembered.
+    /// True if the lines are those of the page; only then ids are remembered.
     fn matches(&mut self, page: &[String], run: &[String]) -> Result<(), String> {
         let page: Vec<&String> = page.iter().filter(|line| !line.trim().is_empty()).collect();
         if page.len() != run.len() {

@@ -90,7 +90,7 @@ impl Wire {
         answer
     }
 
-    /// Whether nothing comes for a moment.
+    /// True if nothing comes for a moment.
     pub async fn is_quiet(&mut self, moment: Duration) -> bool {
         self.waiting.is_empty() && tokio::time::timeout(moment, self.receive()).await.is_err()
     }

@@ -79,7 +79,7 @@ impl<'a> Burst<'a> {
         self.units as usize
     }
 
-    /// Whether nothing was added.
+    /// True if nothing was added.
     pub fn is_empty(&self) -> bool {
         self.units == 0
     }

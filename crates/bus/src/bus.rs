@@ -133,7 +133,7 @@ impl Bus {
         self.core.clock.now()
     }
 
-    /// Whether the hub is shutting down: nothing is taken any more.
+    /// True if the hub is shutting down: nothing is taken any more.
     pub fn is_draining(&self) -> bool {
         self.core.is_draining()
     }
@@ -294,12 +294,12 @@ impl Bus {
         Ok(groups.into_iter().map(cursor).collect())
     }
 
-    /// Whether a group is under way on a topic: it has members here, or something of it is being saved.
+    /// True if a group is under way on a topic: it has members here, or something of it is being saved.
     pub fn is_live(&self, topic: &Topic, group: &Group) -> bool {
         self.core.runner_of(topic, group).is_some()
     }
 
-    /// Whether this hub does what only one of all has to do.
+    /// True if this hub does what only one of all has to do.
     pub fn leads(&self) -> bool {
         self.core.cluster.as_ref().is_none_or(|cluster| cluster.ownership.leads())
     }
@@ -315,12 +315,12 @@ impl Bus {
         }
     }
 
-    /// Whether other hubs share the store.
+    /// True if other hubs share the store.
     pub fn is_clustered(&self) -> bool {
         self.core.cluster.is_some()
     }
 
-    /// Whether this hub is alive among the others, where there may be others.
+    /// True if this hub is alive among the others, where there may be others.
     ///
     /// # Errors
     /// Why not.

@@ -95,7 +95,7 @@ async fn refusing_first(inner: &Inner, topics: &[(Topic, From)]) -> Result<Vec<u
     Ok(order)
 }
 
-/// Whether the group has a place on each of the topics, and there are any.
+/// True if the group has a place on each of the topics, and there are any.
 async fn has_places(inner: &Inner, topics: &[Topic]) -> Result<bool, Error> {
     for topic in topics {
         if !has_place(inner, topic).await? {

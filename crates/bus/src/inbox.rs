@@ -48,12 +48,12 @@ pub struct Given {
 }
 
 impl Given {
-    /// Whether it may be passed on at `now`: its lease runs, and the hub that gave it still owns the group.
+    /// True if it may be passed on at `now`: its lease runs, and the hub that gave it still owns the group.
     pub fn is_current(&self, now: Millis) -> bool {
         !self.is_over(now) && self.is_ours()
     }
 
-    /// Whether its lease ran out before anybody saw it, and the hub that gave it still owns the group.
+    /// True if its lease ran out before anybody saw it, and the hub that gave it still owns the group.
     pub(crate) fn has_expired(&self, now: Millis) -> bool {
         self.is_over(now) && self.is_ours()
     }
@@ -264,7 +264,7 @@ impl Inbox {
         ended.map(|(subscriber, error)| (subscriber.id, error)).collect()
     }
 
-    /// Whether there is nothing to take.
+    /// True if there is nothing to take.
     pub fn is_empty(&self) -> bool {
         self.shared.queue.lock().is_empty()
     }

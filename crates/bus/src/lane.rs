@@ -55,7 +55,7 @@ pub(crate) struct Subscriber {
     pub(crate) id: SubscriptionId,
     pub(crate) inbox: Inbox,
     pub(crate) max_in_flight: usize,
-    /// Whether several topics share `max_in_flight`.
+    /// True if several topics share `max_in_flight`.
     pub(crate) shared: bool,
     /// A member of a group; else an ephemeral tail.
     member: bool,
@@ -119,12 +119,12 @@ impl Subscriber {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Whether nothing may be put into the inbox for it: it goes back.
+    /// True if nothing may be put into the inbox for it: it goes back.
     pub(crate) fn refuses(&self) -> bool {
         self.is_gone() || self.member && self.is_paused()
     }
 
-    /// Whether its deliveries stay in the inbox.
+    /// True if its deliveries stay in the inbox.
     pub(crate) fn is_parked(&self) -> bool {
         !self.is_open() || self.is_paused()
     }
@@ -243,7 +243,7 @@ impl Lane {
         }
     }
 
-    /// Whether a tail drops a delivery to read it again later: it is paused, or an earlier one was dropped.
+    /// True if a tail drops a delivery to read it again later: it is paused, or an earlier one was dropped.
     pub(crate) fn rereads(&self, given: &Given) -> bool {
         let tail = !self.subscriber.member && !given.snapshot;
         tail && (self.subscriber.is_paused() || self.reads_again())
@@ -255,7 +255,7 @@ impl Lane {
         *again = given.map(|given| given.event.seq).chain(*again).min();
     }
 
-    /// Whether a tail that was paused reads earlier events again.
+    /// True if a tail that was paused reads earlier events again.
     pub(crate) fn reads_again(&self) -> bool {
         self.again.lock().is_some()
     }
@@ -289,7 +289,7 @@ impl Lane {
         self.subscriber.inbox.credit(|account| account.try_take(&self.holder, want))
     }
 
-    /// Whether there are bytes for a delivery.
+    /// True if there are bytes for a delivery.
     pub(crate) fn has_bytes(&self) -> bool {
         self.subscriber.inbox.credit(|account| account.available(&self.holder) > 0)
     }

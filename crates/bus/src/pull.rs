@@ -58,7 +58,7 @@ struct Open {
 }
 
 impl Held {
-    /// Whether it holds the event, under this lease where one is named.
+    /// True if it holds the event, under this lease where one is named.
     fn holds(&self, id: EventId, lease: Option<u64>) -> bool {
         self.open.lock().leases.get(&id).is_some_and(|held| lease.is_none_or(|lease| lease == *held))
     }
@@ -159,7 +159,7 @@ impl Bus {
         }
     }
 
-    /// Whether a topic of the member has events that the group has neither read nor done.
+    /// True if a topic of the member has events that the group has neither read nor done.
     async fn reads_on(&self, membership: &Membership) -> Result<bool, Error> {
         let Some(group) = membership.group() else { return Ok(false) };
         for topic in membership.topics() {

@@ -142,7 +142,7 @@ impl Membership {
         }
     }
 
-    /// Whether deliveries are stopped.
+    /// True if deliveries are stopped.
     pub fn is_paused(&self) -> bool {
         self.inner.subscriber.is_paused()
     }
@@ -185,12 +185,12 @@ impl Inner {
         self.selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_)))
     }
 
-    /// Whether it is about the topic.
+    /// True if it is about the topic.
     pub(crate) fn selects(&self, topic: &Topic) -> bool {
         self.selectors.iter().any(|selector| selector.matches(topic))
     }
 
-    /// Whether the gate lets the topic through.
+    /// True if the gate lets the topic through.
     pub(crate) fn may_see(&self, topic: &Topic) -> bool {
         self.gate.as_ref().is_none_or(|gate| gate(topic))
     }

@@ -48,7 +48,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may work later.
+    /// True if the same call may work later.
     pub fn is_retryable(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::Lost => true,
@@ -62,7 +62,7 @@ impl Error {
         }
     }
 
-    /// Whether the hub does not know the client, or does not let it do this.
+    /// True if the hub does not know the client, or does not let it do this.
     pub fn is_denied(&self) -> bool {
         self.code().is_some_and(Code::is_denial)
     }

@@ -79,7 +79,7 @@ codes! {
 }
 
 impl Code {
-    /// Whether the hub does not know who it is, or does not let it do this.
+    /// True if the hub does not know who it is, or does not let it do this.
     pub const fn is_denial(self) -> bool {
         use Code::{BadToken, Forbidden, JwtInvalid, NoToken, TokenExpired, Unauthorized};
         matches!(self, Unauthorized | NoToken | BadToken | JwtInvalid | TokenExpired | Forbidden)

@@ -70,7 +70,7 @@ impl Sealer {
         self.sealed.len()
     }
 
-    /// Whether nothing is sealed yet.
+    /// True if nothing is sealed yet.
     pub fn is_empty(&self) -> bool {
         self.sealed.is_empty()
     }

@@ -22,20 +22,20 @@ pub fn write_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// Whether `json` nests deeper than the contract allows. `json` need not be valid.
+/// True if `json` nests deeper than the contract allows. `json` need not be valid.
 ///
 /// `serde_json` skips raw values without recursion and so without a limit of its own.
 pub fn too_deep(json: &[u8]) -> bool {
     deeper_than(json, limits::MAX_DEPTH)
 }
 
-/// Whether a payload nests deeper than the contract allows on this topic.
+/// True if a payload nests deeper than the contract allows on this topic.
 pub fn too_deep_on(topic: &str, payload: &str) -> bool {
     too_deep(payload.as_bytes())
         && deeper_than(payload.as_bytes(), limits::MAX_DEPTH + limits::Around::of(topic).levels)
 }
 
-/// Whether `json` nests deeper than `levels`.
+/// True if `json` nests deeper than `levels`.
 pub(crate) fn deeper_than(json: &[u8], levels: usize) -> bool {
     json.len() > 2 * levels && opening(json) > levels && depth(json) > levels
 }

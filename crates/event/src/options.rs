@@ -105,12 +105,12 @@ asked! {
 }
 
 impl Filter {
-    /// Whether everything matches.
+    /// True if everything matches.
     pub fn is_empty(&self) -> bool {
         self.tags.is_empty() && self.keys.is_empty() && self.headers.is_empty()
     }
 
-    /// Whether `event` is wanted.
+    /// True if `event` is wanted.
     pub fn matches(&self, event: &Event) -> bool {
         if !self.keys.is_empty() && !event.key().is_some_and(|key| self.keys.iter().any(|wanted| *wanted == key)) {
             return false;

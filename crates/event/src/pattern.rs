@@ -53,7 +53,7 @@ impl TopicPattern {
         &self.text
     }
 
-    /// Whether a subscription to this pattern takes in `topic`.
+    /// True if a subscription to this pattern takes in `topic`.
     pub fn matches(&self, topic: &Topic) -> bool {
         let special = if topic.is_dead_letter() {
             self.segments.first().is_some_and(|first| is_literal(first, "dlq"))
@@ -65,7 +65,7 @@ impl TopicPattern {
         special && self.covers(topic)
     }
 
-    /// Whether the name alone matches, dead letters and snapshots like any other.
+    /// True if the name alone matches, dead letters and snapshots like any other.
     pub fn covers(&self, topic: &Topic) -> bool {
         // Glob matching with one point to come back to: the last `**` and what it has swallowed so far.
         let topic: Vec<&str> = topic.as_str().split('.').collect();
@@ -141,7 +141,7 @@ impl Selector {
         }
     }
 
-    /// Whether `topic` is selected.
+    /// True if `topic` is selected.
     pub fn matches(&self, topic: &Topic) -> bool {
         match self {
             Selector::Topic(this) => this == topic,

@@ -168,7 +168,7 @@ impl Event {
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// Whether the payload is `null`: the key is gone.
+    /// True if the payload is `null`: the key is gone.
     pub fn is_tombstone(&self) -> bool {
         self.payload() == "null"
     }

@@ -14,7 +14,7 @@ pub(crate) const SNAPSHOT: &str = ".snapshot";
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Topic(Arc<str>);
 
-/// Whether `byte` may stand in a topic's segment.
+/// True if `byte` may stand in a topic's segment.
 pub(crate) fn is_segment_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }
@@ -55,12 +55,12 @@ impl Topic {
         &self.0
     }
 
-    /// Whether this is a topic of dead letters, `dlq.…`.
+    /// True if this is a topic of dead letters, `dlq.…`.
     pub fn is_dead_letter(&self) -> bool {
         self.0.starts_with(DEAD_LETTER)
     }
 
-    /// Whether this is a snapshot topic, `….snapshot`.
+    /// True if this is a snapshot topic, `….snapshot`.
     pub fn is_snapshot(&self) -> bool {
         self.0.ends_with(SNAPSHOT)
     }

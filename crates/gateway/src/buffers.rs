@@ -170,7 +170,7 @@ impl Holder {
         }
     }
 
-    /// Whether more may be put into the answers of this connection.
+    /// True if more may be put into the answers of this connection.
     pub(crate) fn may_answer(&self) -> bool {
         self.entry.answers.load(Relaxed) <= FREE || self.account.answers.load(Relaxed) < self.account.most / 2
     }

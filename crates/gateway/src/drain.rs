@@ -25,7 +25,7 @@ impl Drain {
         self.0.send_replace(true);
     }
 
-    /// Whether the end has begun.
+    /// True if the end has begun.
     pub fn has_begun(&self) -> bool {
         *self.0.borrow()
     }
@@ -48,7 +48,7 @@ impl Default for Drain {
 }
 
 impl Draining {
-    /// Whether the end has begun.
+    /// True if the end has begun.
     pub fn has_begun(&self) -> bool {
         *self.0.borrow()
     }

@@ -87,7 +87,7 @@ pub struct EdgeConfig {
     pub max_subscriptions: usize,
     /// Most label sets of the metrics; what is over is counted under `_other`.
     pub metrics_max_series: usize,
-    /// Whether `/metrics` needs no token.
+    /// True if `/metrics` needs no token.
     pub metrics_public: bool,
     /// How long a WebSocket may stay without `AUTH`.
     pub auth_deadline: Duration,

@@ -183,7 +183,7 @@ impl Listener {
     }
 }
 
-/// Whether only this connection failed, before it was accepted.
+/// True if only this connection failed, before it was accepted.
 fn is_per_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

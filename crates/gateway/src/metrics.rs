@@ -89,7 +89,7 @@ pub(crate) async fn metrics(
     Ok(([(header::CONTENT_TYPE, content)], text).into_response())
 }
 
-/// Whether the caller may see series of `topic`, and of `group` on it. `_other` sums up topics that it may not see.
+/// True if the caller may see series of `topic`, and of `group` on it. `_other` sums up topics that it may not see.
 fn is_shown(caller: &Caller, topic: &str, group: Option<&str>) -> bool {
     let Some(topic) = Topic::parse(topic).ok().filter(|topic| topic.as_str() != OTHER) else { return false };
     match group.map(Group::parse) {

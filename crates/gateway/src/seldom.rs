@@ -12,7 +12,7 @@ impl Seldom {
         Self(Mutex::new(None))
     }
 
-    /// Whether it may be said at `now`; then it is.
+    /// True if it may be said at `now`; then it is.
     pub(crate) fn may(&self, now: Instant) -> bool {
         let mut said = self.0.lock();
         let may = said.is_none_or(|said| now.duration_since(said) >= Duration::from_secs(1));

@@ -49,7 +49,7 @@ impl Answer {
         }
     }
 
-    /// Whether later rows of the same key have to wait.
+    /// True if later rows of the same key have to wait.
     pub fn holds_its_key(&self) -> bool {
         !matches!(self, Answer::Stored | Answer::Refused(_))
     }

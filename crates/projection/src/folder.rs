@@ -140,9 +140,9 @@ pub struct Folder<P: Projection> {
     skipped: u64,
     /// What the last event has changed.
     last: Extent,
-    /// Whether anything was folded since the last unit.
+    /// True if anything was folded since the last unit.
     folded: bool,
-    /// Whether what was published last was tombstones only, as far as is known.
+    /// True if what was published last was tombstones only, as far as is known.
     fleeting: bool,
     /// When the position was last published by itself, or first asked for.
     marked: Option<Millis>,
@@ -255,7 +255,7 @@ impl<P: Projection> Folder<P> {
         }
     }
 
-    /// Whether what changed should be published before more is folded.
+    /// True if what changed should be published before more is folded.
     pub fn is_full(&self) -> bool {
         self.states.changes() >= AT_ONCE || self.states.bytes() >= AT_ONCE_BYTES
     }

@@ -30,7 +30,7 @@ pub struct Heartbeat {
     pub sid: Option<String>,
 }
 
-/// Whether a process was heard of lately.
+/// True if a process was heard of lately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -61,7 +61,7 @@ pub struct ProcessState {
     pub mem_mb: f64,
     /// When it was heard of last.
     pub last_seen_ts: Millis,
-    /// Whether that is long ago.
+    /// True if that is long ago.
     pub status: Status,
 }
 

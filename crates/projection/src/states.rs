@@ -71,7 +71,7 @@ impl<S: PartialEq> States<S> {
         self.live.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
     }

@@ -77,7 +77,7 @@ pub(crate) async fn open_store(config: &Config) -> Result<Opened, Failure> {
     })
 }
 
-/// Whether the configured snapshot topics get along with those that were set before and are not in the configuration.
+/// True if the configured snapshot topics get along with those that were set before and are not in the configuration.
 fn check_snapshots(config: &Config, store: &dyn Store) -> Result<(), Failure> {
     let before = store.all_settings();
     let before = before.iter().map(|(topic, settings)| (topic, settings));

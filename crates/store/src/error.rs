@@ -9,7 +9,7 @@ pub enum Error {
     /// Nothing was stored, and the store works on: no room, over a bound. May be tried again later.
     #[error("{0}")]
     Refused(String),
-    /// Whether it was stored is not known: the answer was lost, a sync failed.
+    /// True if it was stored is not known: the answer was lost, a sync failed.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
     /// The store is damaged or broken at the place that the message names.

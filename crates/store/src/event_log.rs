@@ -126,7 +126,7 @@ impl TopicInfo {
 pub struct Page<T> {
     /// The entries.
     pub items: Vec<T>,
-    /// Whether there may be more after the last one.
+    /// True if there may be more after the last one.
     pub more: bool,
 }
 
@@ -149,7 +149,7 @@ pub trait KeySnapshot: Send {
 
 /// Keeps compaction from taking what a reader still has to read; see [`EventLog::pin`]. Dropping it lets go.
 pub trait Pin: Send + Sync {
-    /// Whether it still holds. A reader asks after each piece that it has read.
+    /// True if it still holds. A reader asks after each piece that it has read.
     ///
     /// # Errors
     /// [`Error::Refused`](crate::Error::Refused) once it was held for too long: what was read since may lack keys.
@@ -208,7 +208,7 @@ pub trait EventLog: Send + Sync + 'static {
     /// The names of all topics, sorted.
     fn topics(&self) -> Pending<'_, Vec<Topic>>;
 
-    /// Whether the topic has ever had an event, from memory.
+    /// True if the topic has ever had an event, from memory.
     fn exists(&self, topic: &Topic) -> bool {
         self.watch(topic).borrow().seq > 0
     }
@@ -236,7 +236,7 @@ pub trait EventLog: Send + Sync + 'static {
     /// Applies retention and compaction now, as the background would at its time; for tests and operators.
     fn maintain(&self, now: Millis) -> Pending<'_, ()>;
 
-    /// Whether the store can take writes, or why not.
+    /// True if the store can take writes, or why not.
     fn ready(&self) -> Result<()>;
 }
 

@@ -61,7 +61,7 @@ impl Pins {
     }
 }
 
-/// Whether a pin keeps the event `seq`, the latest of whose key is `latest`.
+/// True if a pin keeps the event `seq`, the latest of whose key is `latest`.
 pub(crate) fn keeps(pins: &[Seq], seq: Seq, latest: Seq) -> bool {
     pins.iter().any(|pin| seq <= *pin && latest > *pin)
 }

@@ -20,12 +20,12 @@ impl<T> Default for Ranges<T> {
 }
 
 impl<T: Copy> Ranges<T> {
-    /// Whether `seq` is in the set.
+    /// True if `seq` is in the set.
     pub fn contains(&self, seq: Seq) -> bool {
         self.ranges.range(..=seq).next_back().is_some_and(|(_, (last, _))| seq <= *last)
     }
 
-    /// Whether the set is empty.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

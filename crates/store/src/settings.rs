@@ -16,9 +16,9 @@ pub struct TopicSettings {
     /// What is removed with time.
     #[serde(flatten)]
     pub retention: Retention,
-    /// Whether only the latest event of each key stays.
+    /// True if only the latest event of each key stays.
     pub compaction: Option<Compaction>,
-    /// Whether the state by key is written to a topic of its own, every so often.
+    /// True if the state by key is written to a topic of its own, every so often.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotJob>,
     /// The largest event, where it is less than the hub's limit.
@@ -53,7 +53,7 @@ impl TopicSettings {
         EventSettings { partitions: self.partitions, max_event_bytes: self.max_event_bytes }
     }
 
-    /// Whether they make sense for `topic` by themselves; among others, see [`SnapshotTargets`](crate::SnapshotTargets).
+    /// True if they make sense for `topic` by themselves; among others, see [`SnapshotTargets`](crate::SnapshotTargets).
     ///
     /// # Errors
     /// What does not, by the name it has in a configuration file.

@@ -31,7 +31,7 @@ impl SnapshotTargets {
         };
     }
 
-    /// Whether `source` may have the snapshot topic that it has here, among the others.
+    /// True if `source` may have the snapshot topic that it has here, among the others.
     ///
     /// # Errors
     /// Why not: what it collides with, and what to do.
@@ -44,7 +44,7 @@ impl SnapshotTargets {
         }
     }
 
-    /// Whether the job of `source` may run where they are all set already, by a race or an earlier version. As
+    /// True if the job of `source` may run where they are all set already, by a race or an earlier version. As
     /// [`SnapshotTargets::check`], but of several jobs with one snapshot topic one runs: that of the topic whose name it
     /// has, or the first by name.
     ///

@@ -122,7 +122,7 @@ async fn killed_primaries(cycles: usize) {
     world.finish().await;
 }
 
-/// Whether a member is a secondary that has what the primary has, give or take a second.
+/// True if a member is a secondary that has what the primary has, give or take a second.
 fn caught_up(replica: &Replica, member: usize) -> bool {
     let primary = replica.primary();
     let Ok(status) = replica.command(primary, doc! { "replSetGetStatus": 1 }) else { return false };

@@ -12,7 +12,7 @@ pub(super) struct Kept {
     pub(super) id: EventId,
     /// The source event it was written for; none where the key went away without one.
     pub(super) of: Option<EventId>,
-    /// Whether it says that there is a state.
+    /// True if it says that there is a state.
     pub(super) live: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Situation {
     pub(super) last: Seq,
     /// The first seq at the last run of this process; none: there was none.
     pub(super) first_then: Option<Seq>,
-    /// Whether events go away by age, bytes or count.
+    /// True if events go away by age, bytes or count.
     pub(super) retention: bool,
     /// How long ago the last run of this process was.
     pub(super) since: Option<Duration>,

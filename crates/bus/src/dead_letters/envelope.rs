@@ -35,7 +35,7 @@ impl<'a> Envelope<'a> {
         serde_json::from_str(self.original.get()).ok()
     }
 
-    /// Whether there is an event inside, and so this is a dead letter.
+    /// True if there is an event inside, and so this is a dead letter.
     pub fn has_event(&self) -> bool {
         #[derive(Deserialize)]
         struct Original {

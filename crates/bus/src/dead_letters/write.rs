@@ -59,7 +59,7 @@ impl Writer {
         self.why.as_deref()
     }
 
-    /// Whether nothing is under way or about to be. Letters that fail wait for the group's next members.
+    /// True if nothing is under way or about to be. Letters that fail wait for the group's next members.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_none() && (self.waiting.is_empty() || self.why.is_some())
     }

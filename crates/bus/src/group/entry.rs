@@ -57,12 +57,12 @@ impl Entry {
         Self { id, ts, appended, key, size, attempts, deliveries: 0, lease: 0, snapshot, state, reason: None }
     }
 
-    /// Whether the event was never given out, as far as is known.
+    /// True if the event was never given out, as far as is known.
     pub(super) fn is_fresh(&self) -> bool {
         self.lease == 0 && self.attempts == 0
     }
 
-    /// Whether the event was given out again since the delivery `lease`. A delivery before the group was loaded counts
+    /// True if the event was given out again since the delivery `lease`. A delivery before the group was loaded counts
     /// until the event goes out again.
     pub(super) fn is_lost(&self, lease: u64) -> bool {
         self.lease != 0 && self.lease != lease
@@ -103,13 +103,13 @@ impl Entry {
     }
 }
 
-/// Whether `seq` is held under the lease `token` until exactly `until`.
+/// True if `seq` is held under the lease `token` until exactly `until`.
 pub(super) fn holds(entries: &BTreeMap<Seq, Entry>, seq: Seq, until: Millis, token: u64) -> bool {
     matches!(entries.get(&seq), Some(Entry { lease, state: State::Held { deadline, .. }, .. })
         if (*lease, *deadline) == (token, until))
 }
 
-/// Whether `seq` waits until exactly `until`.
+/// True if `seq` waits until exactly `until`.
 pub(super) fn waits(entries: &BTreeMap<Seq, Entry>, seq: Seq, until: Millis) -> bool {
     matches!(entries.get(&seq), Some(Entry { state: State::Waiting { due }, .. }) if *due == until)
 }

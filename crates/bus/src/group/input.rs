@@ -308,7 +308,7 @@ impl Dispatcher {
         Receipt::Done
     }
 
-    /// Whether an ack without a lease can be of a delivery since the last seek.
+    /// True if an ack without a lease can be of a delivery since the last seek.
     fn was_out(&self, seq: Seq) -> bool {
         let out = || self.pending.entries.get(&seq).is_some_and(|entry| entry.lease != 0);
         self.progress.sought.is_none_or(|known| seq <= known || self.progress.is_done(seq) || out())
@@ -337,7 +337,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether an ack of `seq` is one of a snapshot event that may lie ahead of the reader: `on_snapshot_ack` decides by its key.
+    /// True if an ack of `seq` is one of a snapshot event that may lie ahead of the reader: `on_snapshot_ack` decides by its key.
     pub fn needs_key(&self, seq: Seq) -> bool {
         let known = self.pending.entries.contains_key(&seq) || self.progress.carried.contains_key(&seq);
         self.snapshot_cut().is_some_and(|cut| seq <= cut) && !known && self.was_out(seq)
@@ -410,7 +410,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether there is a lease that has run out.
+    /// True if there is a lease that has run out.
     pub fn is_overdue(&mut self, now: Millis) -> bool {
         self.pending.next_lease_end().is_some_and(|(at, _)| at <= now)
     }

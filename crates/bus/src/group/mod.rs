@@ -96,17 +96,17 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the state changed since the last [`Dispatcher::take_dirty`], and forgets it.
+    /// True if the state changed since the last [`Dispatcher::take_dirty`], and forgets it.
     pub fn take_dirty(&mut self) -> bool {
         std::mem::take(&mut self.progress.dirty)
     }
 
-    /// Whether the state changed since it was last taken for a save.
+    /// True if the state changed since it was last taken for a save.
     pub fn is_dirty(&self) -> bool {
         self.progress.dirty
     }
 
-    /// Whether anything was read since the state was loaded.
+    /// True if anything was read since the state was loaded.
     pub fn has_read(&self) -> bool {
         self.stats.counts != Counts::default() || !self.pending.entries.is_empty()
     }
@@ -116,7 +116,7 @@ impl Dispatcher {
         self.pending.next_lease
     }
 
-    /// Whether the delivery `lease` lies before the last seek, or the event is unfinished and was given out again since.
+    /// True if the delivery `lease` lies before the last seek, or the event is unfinished and was given out again since.
     pub fn is_lost(&self, id: EventId, lease: u64) -> bool {
         lease < self.progress.fence || self.pending.by_id(id).is_some_and(|(_, entry)| entry.is_lost(lease))
     }

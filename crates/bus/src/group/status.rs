@@ -7,7 +7,7 @@ use super::entry::State;
 use super::{Counts, Dispatcher, MemberId};
 
 impl Dispatcher {
-    /// Whether a member could take an event that is not read yet.
+    /// True if a member could take an event that is not read yet.
     pub fn has_room(&self) -> bool {
         self.members.list.iter().any(|member| member.room() > 0)
     }
@@ -86,7 +86,7 @@ impl Dispatcher {
         self.pending.entries.values().filter(|entry| matches!(entry.state, State::Waiting { .. })).count()
     }
 
-    /// Whether a filter passes events over.
+    /// True if a filter passes events over.
     pub fn is_filtered(&self) -> bool {
         !self.members.policy.filter.is_empty()
     }

@@ -46,7 +46,7 @@ impl Handed {
         self.find(id).filter(|one| one.turn != self.turn).map(|one| one.lease)
     }
 
-    /// Whether the subscriber has it both from an owner before and from the current one.
+    /// True if the subscriber has it both from an owner before and from the current one.
     pub(super) fn came_again(&self, id: EventId) -> bool {
         self.find(id).is_some_and(|one| one.again)
     }

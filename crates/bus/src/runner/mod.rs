@@ -214,7 +214,7 @@ impl Runner {
         }
     }
 
-    /// Whether this hub may still act as the owner.
+    /// True if this hub may still act as the owner.
     fn must_hold(&self) -> Result<(), Fatal> {
         match &self.held {
             Some(held) if held.lost || !held.fence.holds() => Err(Fatal(taken_over())),

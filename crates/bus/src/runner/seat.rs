@@ -168,7 +168,7 @@ impl Member {
         self.since.map(|since| since + PATIENCE)
     }
 
-    /// Whether it has waited long enough, or whoever asked for it waits no more.
+    /// True if it has waited long enough, or whoever asked for it waits no more.
     pub(super) fn is_tired(&self, now: Instant) -> bool {
         let gone = self.reply.as_ref().is_some_and(|reply| reply.is_closed());
         gone || self.tired_at().is_some_and(|at| now >= at)

@@ -92,7 +92,7 @@ pub struct DeliveryContext {
     pub ack_deadline_ms: u64,
     /// The delivery's number.
     pub lease: u64,
-    /// Whether the event is part of a snapshot start.
+    /// True if the event is part of a snapshot start.
     #[serde(default)]
     pub snapshot: bool,
     /// With the last event of a tail's snapshot: what a tail that has the whole of it goes on after.

@@ -247,7 +247,7 @@ pub struct GiveBack {
     pub reason: Option<String>,
     /// When; none: by the backoff.
     pub delay: Option<Duration>,
-    /// Whether the attempt does not count.
+    /// True if the attempt does not count.
     pub release: bool,
 }
 

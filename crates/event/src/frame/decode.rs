@@ -366,7 +366,7 @@ pub fn decode(text: &str) -> Frame<'_> {
     Frame { corr, op, request }
 }
 
-/// Whether it is for the payloads to say if a frame nests too deep: what stands around them does not count, or an event
+/// True if it is for the payloads to say if a frame nests too deep: what stands around them does not count, or an event
 /// that came alone could not be sent in a batch.
 fn may_be_deep(op: Op, text: &str) -> bool {
     let most = limits::MAX_DEPTH + limits::Around::MOST_LEVELS + publish::LEVELS;

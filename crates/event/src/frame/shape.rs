@@ -38,7 +38,7 @@ pub struct Field {
     pub name: &'static str,
     /// What it may hold.
     pub kind: Kind,
-    /// Whether it has to be there.
+    /// True if it has to be there.
     pub needed: bool,
     /// What it says.
     pub about: &'static str,
@@ -89,7 +89,7 @@ pub struct Part {
     pub(crate) fields: &'static [&'static [Field]],
     /// Where the first field is the one word, the other field is needed.
     pub needs: &'static [(&'static str, &'static str)],
-    /// Whether a client says it: then `null` is the same as left out.
+    /// True if a client says it: then `null` is the same as left out.
     pub asked: bool,
 }
 

@@ -159,7 +159,7 @@ keys! {
 }
 
 struct FrameVisitor {
-    /// Whether `events` is split as it is read. Off, a frame is only split and checked.
+    /// True if `events` is split as it is read. Off, a frame is only split and checked.
     events: bool,
 }
 

@@ -20,7 +20,7 @@ pub struct Subscribe<'a> {
     pub group: Option<Group>,
     /// The options, in the contract's ranges.
     pub options: SubscribeOptions,
-    /// Whether deliveries come as `EVENTS`.
+    /// True if deliveries come as `EVENTS`.
     pub batch: bool,
     /// Most events of an `EVENTS` frame, where `batchSize` was said.
     pub most: Option<usize>,
@@ -66,7 +66,7 @@ asked! {
         filter: Filter as OrDefault<Filter>,
         /// In which order; none if left out.
         ordered: Option<Ordered>,
-        /// Whether deliveries come as EVENTS.
+        /// True if deliveries come as EVENTS.
         batch: bool as Option<bool>,
     }
 }

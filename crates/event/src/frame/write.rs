@@ -106,7 +106,7 @@ said! {
 
 /// One cursor or a list of them.
 struct Cursors<'a> {
-    /// Whether the subscription is to one topic.
+    /// True if the subscription is to one topic.
     single: bool,
     all: &'a [Cursor],
 }

@@ -22,7 +22,7 @@ use crate::frame::shape::{Field, Kind, Part};
 pub(crate) trait Described {
     /// What it may hold.
     const KIND: Kind;
-    /// Whether a field of it has to be there.
+    /// True if a field of it has to be there.
     const NEEDED: bool = true;
 }
 

@@ -98,7 +98,7 @@ fn tell(hub: &Hub, peer: Option<SocketAddr>, method: &Method, uri: &Uri, noted: 
     }
 }
 
-/// Whether a request is an operator's: it changes something, or reads everything.
+/// True if a request is an operator's: it changes something, or reads everything.
 fn is_change(method: &Method, path: &str) -> bool {
     let changes = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     (changes && !FOR_EVENTS.iter().any(|begin| path.starts_with(begin))) || path == "/backup"

@@ -26,7 +26,7 @@ struct Window {
 }
 
 impl Limit {
-    /// Whether a line of this kind may be written at `now`, once in `every`: how many were left out since the last.
+    /// True if a line of this kind may be written at `now`, once in `every`: how many were left out since the last.
     pub(super) fn pass(&mut self, kind: &impl Hash, every: Duration, now: Instant) -> Option<u64> {
         let mut kind = self.hasher.hash_one(kind);
         if self.kinds.len() >= MOST && !self.kinds.contains_key(&kind) {

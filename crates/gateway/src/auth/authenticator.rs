@@ -36,7 +36,7 @@ pub struct AuthConfig {
 }
 
 impl AuthConfig {
-    /// Whether no token is needed. Then the hub must listen on loopback only.
+    /// True if no token is needed. Then the hub must listen on loopback only.
     pub fn is_open(&self) -> bool {
         self.static_token.is_none() && self.jwt_secret.is_none() && self.jwks_url.is_none()
     }
@@ -128,12 +128,12 @@ impl Authenticator {
         Self(Arc::new(Inner { static_token: None, cluster_secret: None, jwt: None, jwks: None }))
     }
 
-    /// Whether no token is needed. Then the hub must listen on loopback only.
+    /// True if no token is needed. Then the hub must listen on loopback only.
     pub fn is_open(&self) -> bool {
         self.0.static_token.is_none() && self.0.jwt.is_none()
     }
 
-    /// Whether tokens can be checked now.
+    /// True if tokens can be checked now.
     ///
     /// # Errors
     /// Why not: the signing keys have not been loaded yet.

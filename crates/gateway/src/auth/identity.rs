@@ -39,7 +39,7 @@ impl Identity {
         self.exp.map(|exp| exp + self.leeway)
     }
 
-    /// Whether the deadline has passed at `now`.
+    /// True if the deadline has passed at `now`.
     pub fn is_expired(&self, now: Millis) -> bool {
         self.deadline().is_some_and(|deadline| now >= deadline)
     }

@@ -131,7 +131,7 @@ impl Jwks {
         Ok(Self { source: Source::parse(url)?, timing, state: RwLock::new(state), flight: tokio::sync::Mutex::new(()) })
     }
 
-    /// Whether there are keys.
+    /// True if there are keys.
     pub(super) fn ready(&self) -> Result<(), String> {
         let state = self.state.read();
         if state.keys.is_some() { Ok(()) } else { Err(state.problem.clone()) }
@@ -212,7 +212,7 @@ impl Jwks {
 }
 
 impl State {
-    /// Whether a token may cause a fetch now.
+    /// True if a token may cause a fetch now.
     fn may_fetch(&self, timing: Timing) -> bool {
         let (last, pause) = match self.keys {
             Some(_) => (self.last_for_unknown, timing.unknown_kid),

@@ -178,7 +178,7 @@ fn time_claim(claim: Option<&Value>, name: &str) -> Result<Option<Millis>, Refus
     millis.map(|millis| Some(Millis(millis as u64))).ok_or_else(|| Refusal::jwt(format!("the JWT's {name} is no time")))
 }
 
-/// Whether an `aud` claim, a string or a list, names `wanted`.
+/// True if an `aud` claim, a string or a list, names `wanted`.
 fn names(claim: Option<&Value>, wanted: &str) -> bool {
     match claim {
         Some(Value::String(one)) => one == wanted,

@@ -161,14 +161,14 @@ impl Policy {
         Ok(Self { rules: Some(ours.map(Rule::from_scope).collect::<Result<_, _>>()?) })
     }
 
-    /// Whether `action` on `topic` is allowed, for `subscribe` by a member of `group` (`None`: without a group).
+    /// True if `action` on `topic` is allowed, for `subscribe` by a member of `group` (`None`: without a group).
     pub fn allows(&self, action: Action, topic: &Topic, group: Option<&Group>) -> bool {
         let Some(rules) = &self.rules else { return true };
         let first = rules.iter().find(|rule| rule.matches(action, topic, group));
         first.is_some_and(|rule| rule.effect == Effect::Allow)
     }
 
-    /// Whether somebody with this policy could subscribe to `topic` in some group or without one: whether an operator's
+    /// True if somebody with this policy could subscribe to `topic` in some group or without one: whether an operator's
     /// view may name it.
     pub fn shows(&self, topic: &Topic) -> bool {
         let Some(rules) = &self.rules else { return true };
@@ -184,13 +184,13 @@ impl Policy {
         rules.iter().find(about).is_some_and(|rule| rule.effect == Effect::Allow)
     }
 
-    /// Whether `action` is allowed on some topic.
+    /// True if `action` is allowed on some topic.
     pub fn allows_somewhere(&self, action: Action) -> bool {
         let Some(rules) = &self.rules else { return true };
         rules.iter().any(|rule| rule.effect == Effect::Allow && rule.action.is_none_or(|this| this == action))
     }
 
-    /// Whether `action` is allowed on `**` and nothing is taken away from it.
+    /// True if `action` is allowed on `**` and nothing is taken away from it.
     pub fn allows_everywhere(&self, action: Action) -> bool {
         let Some(rules) = &self.rules else { return true };
         let mut about = rules.iter().filter(|rule| rule.action.is_none_or(|this| this == action));
@@ -199,7 +199,7 @@ impl Policy {
         first.is_some_and(|rule| rule.effect == Effect::Allow && rule.groups == Groups::Any)
     }
 
-    /// Whether a subscription to `selector` may be made. A topic is checked at once; a pattern is accepted however wide
+    /// True if a subscription to `selector` may be made. A topic is checked at once; a pattern is accepted however wide
     /// it is, and every topic that it matches has to pass [`allows`](Self::allows) before it is delivered or named.
     pub fn allows_selector(&self, action: Action, selector: &Selector, group: Option<&Group>) -> bool {
         match selector {
@@ -208,7 +208,7 @@ impl Policy {
         }
     }
 
-    /// Whether this policy allows everything, so that nothing has to be checked.
+    /// True if this policy allows everything, so that nothing has to be checked.
     pub const fn is_wide_open(&self) -> bool {
         self.rules.is_none()
     }

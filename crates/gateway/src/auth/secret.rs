@@ -20,7 +20,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether `given` is the same text. The time it takes tells the secret's length at most, never its content.
+    /// True if `given` is the same text. The time it takes tells the secret's length at most, never its content.
     pub fn equals(&self, given: &str) -> bool {
         subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given.as_bytes()).into()
     }

@@ -51,7 +51,7 @@ impl Caller {
         Err(Rejection::forbidden(action, topic.as_str()))
     }
 
-    /// Whether the operator's view shows `topic`, in any group of it.
+    /// True if the operator's view shows `topic`, in any group of it.
     pub(crate) fn sees(&self, topic: &Topic) -> bool {
         let policy = &self.identity.policy;
         policy.shows(topic) || policy.allows(Action::Admin, topic, None)
@@ -62,7 +62,7 @@ impl Caller {
         if self.sees(topic) { Ok(()) } else { Err(Rejection::forbidden(Action::Subscribe, topic.as_str())) }
     }
 
-    /// Whether payloads of `topic` may be shown: `subscribe` for every group, or `admin`.
+    /// True if payloads of `topic` may be shown: `subscribe` for every group, or `admin`.
     pub(crate) fn reads(&self, topic: &Topic) -> bool {
         let policy = &self.identity.policy;
         policy.allows(Action::Subscribe, topic, None) || policy.allows(Action::Admin, topic, None)
@@ -73,7 +73,7 @@ impl Caller {
         if self.reads(topic) { Ok(()) } else { Err(Rejection::forbidden(Action::Subscribe, topic.as_str())) }
     }
 
-    /// Whether the operator's view shows `group` on `topic`.
+    /// True if the operator's view shows `group` on `topic`.
     pub(crate) fn sees_group(&self, topic: &Topic, group: &Group) -> bool {
         let policy = &self.identity.policy;
         policy.allows(Action::Subscribe, topic, Some(group))

@@ -39,7 +39,7 @@ impl Format {
         }
     }
 
-    /// Whether it may hold several events.
+    /// True if it may hold several events.
     pub(super) fn is_batch(self) -> bool {
         matches!(self, Format::Ndjson | Format::CloudEventBatch)
     }

@@ -38,7 +38,7 @@ struct Tail {
     /// When the token ends.
     deadline: Option<Instant>,
     first: Option<Vec<u8>>,
-    /// Whether a client may go on after an event that it has.
+    /// True if a client may go on after an event that it has.
     resumable: bool,
     ended: bool,
 }

@@ -72,7 +72,7 @@ pub(super) async fn replay(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
 }
 
 impl Page {
-    /// Whether no more events belong to it.
+    /// True if no more events belong to it.
     fn is_full(&self) -> bool {
         self.count >= self.limit || self.room == 0
     }
@@ -99,7 +99,7 @@ impl Page {
         Ok(())
     }
 
-    /// Whether there are events behind it.
+    /// True if there are events behind it.
     async fn more(&self) -> Result<bool, promethean_store::Error> {
         Ok(!self.store.read(&self.topic, self.next, ReadMax::events(1)).await?.is_empty())
     }

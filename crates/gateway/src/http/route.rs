@@ -25,7 +25,7 @@ pub(crate) struct Route {
     pub(crate) schema: &'static str,
     /// The other statuses it answers with.
     pub(crate) errors: &'static [u16],
-    /// Whether it needs no token.
+    /// True if it needs no token.
     pub(crate) open: bool,
     pub(crate) handler: fn() -> MethodRouter<Arc<Hub>>,
 }

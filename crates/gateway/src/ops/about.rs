@@ -68,7 +68,7 @@ impl About {
         self.demo.store(runs, Ordering::Relaxed);
     }
 
-    /// Whether the demo runs.
+    /// True if the demo runs.
     pub fn is_demo(&self) -> bool {
         self.demo.load(Ordering::Relaxed)
     }

@@ -56,7 +56,7 @@ impl Newest {
     }
 }
 
-/// Whether every event that the topic ever had is still there: only then is the past whole.
+/// True if every event that the topic ever had is still there: only then is the past whole.
 pub(super) fn is_complete(info: Option<&TopicInfo>) -> bool {
     info.is_none_or(|info| info.events == info.last_seq)
 }

@@ -85,7 +85,7 @@ struct Found {
 }
 
 impl Found {
-    /// Whether there is room for one more.
+    /// True if there is room for one more.
     fn room(&mut self) -> bool {
         self.complete &= self.events.len() < self.limit;
         self.events.len() < self.limit

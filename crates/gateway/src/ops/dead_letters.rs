@@ -134,7 +134,7 @@ fn origin(topic: Topic) -> Result<Topic, Rejection> {
     }
 }
 
-/// Whether the caller may see the letters of `topic`, which have its payloads.
+/// True if the caller may see the letters of `topic`, which have its payloads.
 fn sees(caller: &Caller, topic: &Topic) -> bool {
     caller.reads(&topic.dead_letter()) || caller.identity.policy.allows(Action::Admin, topic, None)
 }

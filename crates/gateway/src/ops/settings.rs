@@ -180,7 +180,7 @@ pub(super) async fn change(
     Ok(json_body(&Shown::of(topic, after)))
 }
 
-/// Whether the snapshots of `topic` meet those of another. Two changes at once may miss each other: the compactor looks
+/// True if the snapshots of `topic` meet those of another. Two changes at once may miss each other: the compactor looks
 /// again before it writes.
 fn check_among_others(store: &dyn Store, topic: &Topic, after: &TopicSettings) -> Result<(), String> {
     let others = store.all_settings();

@@ -103,7 +103,7 @@ impl<'h> Traces<'h> {
         Self { tracer, delivered: HashMap::default(), order: VecDeque::new() }
     }
 
-    /// Whether anybody takes spans.
+    /// True if anybody takes spans.
     pub(crate) fn are_wanted(&self) -> bool {
         self.tracer.is_some()
     }

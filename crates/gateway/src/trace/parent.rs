@@ -24,7 +24,7 @@ impl TraceParent {
         (whole && real).then_some(Self { trace, span, flags: flags[0] })
     }
 
-    /// Whether whoever began the trace wants it recorded.
+    /// True if whoever began the trace wants it recorded.
     pub fn is_sampled(&self) -> bool {
         self.flags & 1 == 1
     }

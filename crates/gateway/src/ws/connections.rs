@@ -54,7 +54,7 @@ impl Connections {
         self.open.lock().len()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

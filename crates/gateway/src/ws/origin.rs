@@ -4,7 +4,7 @@
 
 use http::{HeaderMap, header};
 
-/// Whether the request's origin may connect. Requests without one do not come from a web page.
+/// True if the request's origin may connect. Requests without one do not come from a web page.
 ///
 /// With `open` (no auth) a page of "the hub's own host" must be at loopback or an IP address: a name could be an
 /// attacker's that was pointed at this machine, and no token would stop it.
@@ -23,7 +23,7 @@ pub(crate) fn is_allowed(headers: &HeaderMap, allowed: &[String], open: bool) ->
     own.is_some_and(|own| own == host) && (!open || host.parse::<std::net::IpAddr>().is_ok())
 }
 
-/// Whether the name under which the hub was asked could be anybody's, pointed at this machine to make a browser take
+/// True if the name under which the hub was asked could be anybody's, pointed at this machine to make a browser take
 /// what the hub says for that page's own (DNS rebinding). Matters where no token is needed: a page on the same name
 /// sends no origin with what it reads.
 pub(crate) fn is_foreign_host(headers: &HeaderMap, allowed: &[String]) -> bool {

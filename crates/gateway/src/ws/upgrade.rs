@@ -45,7 +45,7 @@ pub fn in_front_of(router: Router, hub: Arc<Hub>) -> Router {
     ))
 }
 
-/// Whether a request wants to become a WebSocket.
+/// True if a request wants to become a WebSocket.
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
     has_token(headers, header::UPGRADE, "websocket") && has_token(headers, header::CONNECTION, "upgrade")
 }

@@ -202,7 +202,7 @@ impl Client {
         frame
     }
 
-    /// Whether nothing but the answer to a `PING` comes: a delivery would have come before it.
+    /// True if nothing but the answer to a `PING` comes: a delivery would have come before it.
     pub(crate) async fn assert_silent(&mut self) {
         self.send(json!({"op": "PING", "corr": "silence"})).await;
         let frame = self.recv().await;

@@ -40,7 +40,7 @@ async fn commit(session: &mut ClientSession) -> mongodb::error::Result<()> {
     session.commit_transaction().await
 }
 
-/// Whether the whole transaction may be tried again.
+/// True if the whole transaction may be tried again.
 fn lost(error: &mongodb::error::Error) -> bool {
     error.contains_label(TRANSIENT_TRANSACTION_ERROR)
 }

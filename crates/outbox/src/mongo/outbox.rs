@@ -93,7 +93,7 @@ fn by_id() -> Hint {
     Hint::Keys(doc! {"_id": 1})
 }
 
-/// Whether the time in `lease_until` has come, or it has none.
+/// True if the time in `lease_until` has come, or it has none.
 fn passed() -> Document {
     doc! {"$or": [{"$not": [{"$isNumber": "$lease_until"}]}, {"$lte": ["$lease_until", server_now()]}]}
 }

@@ -28,7 +28,7 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// Remembers which events a consumer has done. One store may serve many consumers; each has marks of its own.
 pub trait DedupeStore: Send + Sync + 'static {
-    /// Whether the event was marked, and the mark has not run out.
+    /// True if the event was marked, and the mark has not run out.
     fn seen(&self, id: EventId) -> Pending<'_, bool>;
 
     /// Marks the event for `ttl`. **Returned ⇒ as durable as the store is.**

@@ -11,9 +11,9 @@ use crate::{NewRow, Row, Status};
 pub(super) struct Read {
     /// Its place.
     pub(super) seq: i64,
-    /// Whether a mark can name it: its id is text.
+    /// True if a mark can name it: its id is text.
     pub(super) named: bool,
-    /// Whether it has a time of its own.
+    /// True if it has a time of its own.
     pub(super) timed: bool,
     pub(super) row: Row,
 }

@@ -239,7 +239,7 @@ fn addable(kind: &str) -> String {
     }
 }
 
-/// Whether the table has numbers of its rows, which grow as rows are added.
+/// True if the table has numbers of its rows, which grow as rows are added.
 fn has_rowid(connection: &Connection, table: &str) -> Result<bool> {
     let without = "SELECT EXISTS (SELECT 1 FROM pragma_table_list(?1) WHERE wr OR type <> 'table')";
     Ok(!connection.query_row(without, [table], |row| row.get::<_, bool>(0))?)

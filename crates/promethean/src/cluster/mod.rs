@@ -189,7 +189,7 @@ struct Member {
     link: Arc<Link>,
     topic: Topic,
     group: Group,
-    /// Whether the subscriber wants to be paused.
+    /// True if the subscriber wants to be paused.
     pauses: watch::Sender<bool>,
 }
 

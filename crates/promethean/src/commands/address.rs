@@ -18,7 +18,7 @@ pub(super) const NAME_OPS: &str = "name the hub's ops address (8082), which answ
 pub(super) const TRUST_IT: &str =
     "for a private authority name its certificate's file in SSL_CERT_FILE, and the hub as its certificate does";
 
-/// Whether a connection failed for the hub's certificate, by what rustls says of it.
+/// True if a connection failed for the hub's certificate, by what rustls says of it.
 pub(super) fn is_untrusted(reason: &str) -> bool {
     reason.contains("invalid peer certificate")
 }

@@ -250,7 +250,7 @@ struct Refusal {
 }
 
 impl Redriven {
-    /// Whether every letter that was asked for went: else which did not, and why.
+    /// True if every letter that was asked for went: else which did not, and why.
     fn verdict(&self, topic: &str) -> Result<(), Failure> {
         if self.refused == 0 {
             return Ok(());

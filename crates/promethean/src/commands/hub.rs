@@ -41,7 +41,7 @@ pub(super) async fn connect(at: &At) -> Result<Client, Failure> {
     builder.connect().await.map_err(failure)
 }
 
-/// Whether somebody answered who takes no WebSockets there: the hub's HTTP port, or another server.
+/// True if somebody answered who takes no WebSockets there: the hub's HTTP port, or another server.
 fn answered(reason: &str) -> bool {
     reason.contains("404 Not Found")
 }

@@ -200,7 +200,7 @@ fn left_out(args: &ImportArgs, failure: Failure, imported: &mut Imported) -> Res
     Err(Failure::new(failure.exit, format!("{failure}; {} events before it are stored; {remedy}", imported.events)))
 }
 
-/// Whether the hub refuses an event for what it is, now and later.
+/// True if the hub refuses an event for what it is, now and later.
 fn is_for_good(error: &Error) -> bool {
     matches!(
         error.code(),

@@ -63,7 +63,7 @@ struct Copied {
     topics: usize,
     events: u64,
     groups: usize,
-    /// Whether anything was to be copied.
+    /// True if anything was to be copied.
     #[serde(skip)]
     written: bool,
 }

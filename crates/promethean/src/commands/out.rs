@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::print;
 use crate::exit::Failure;
 
-/// Whether to colour: a terminal, and nobody has asked for none (<https://no-color.org>).
+/// True if to colour: a terminal, and nobody has asked for none (<https://no-color.org>).
 fn colours(terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
     terminal
         && variable("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -20,7 +20,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Whether standard error is coloured.
+/// True if standard error is coloured.
 pub(crate) fn stderr_is_coloured() -> bool {
     colours(std::io::stderr().is_terminal(), variable)
 }

@@ -124,7 +124,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Whether so many more may go along; a line that is too long for any company goes alone.
+    /// True if so many more may go along; a line that is too long for any company goes alone.
     fn has_room(&self, events: usize, bytes: usize) -> bool {
         self.payloads.is_empty() || (self.payloads.len() + events <= BATCH && self.bytes + bytes <= BATCH_BYTES)
     }

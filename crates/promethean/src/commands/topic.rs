@@ -99,7 +99,7 @@ fn describe(topic: &str, args: &HttpArgs, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether these are the settings of a topic that nobody has given any.
+/// True if these are the settings of a topic that nobody has given any.
 fn is_default(settings: &Value) -> bool {
     let TopicSettings { partitions, .. } = TopicSettings::default();
     let mut settings = settings.clone();

@@ -21,7 +21,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Whether this wins over `other`: two values of one kind are equals.
+    /// True if this wins over `other`: two values of one kind are equals.
     pub(crate) fn outranks(&self, other: &Origin) -> bool {
         let rank = |origin: &Origin| match origin {
             Origin::Default => 0,

@@ -158,7 +158,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether tokens and events cross the network in clear text.
+    /// True if tokens and events cross the network in clear text.
     pub(crate) fn is_readable_on_the_network(&self) -> bool {
         let everywhere = [self.ws, self.http, self.ops];
         self.tls.is_none() && everywhere.iter().any(|address| !address.ip().is_loopback())

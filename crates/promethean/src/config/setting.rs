@@ -17,7 +17,7 @@ pub(crate) struct Setting {
     pub(crate) section: &'static str,
     /// What it does.
     pub(crate) help: &'static str,
-    /// Whether it must never be shown.
+    /// True if it must never be shown.
     pub(crate) secret: bool,
 }
 
@@ -32,12 +32,12 @@ impl Setting {
         format!("PROMETHEAN_{}", self.name.to_ascii_uppercase())
     }
 
-    /// Whether the flag may stand without a value.
+    /// True if the flag may stand without a value.
     pub(crate) fn is_switch(&self) -> bool {
         self.value == "BOOL"
     }
 
-    /// Whether an empty value is an error: taken as unset, it would open the hub or have it use another store.
+    /// True if an empty value is an error: taken as unset, it would open the hub or have it use another store.
     pub(crate) fn must_have_text(&self) -> bool {
         self.secret || self.name == "jwt_jwks_url"
     }
@@ -148,7 +148,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "compress",
         "BOOL",
         Some("false"),
-        "Whether flushed events of the log are compressed (lz4): less disk for more work. What is there stays readable",
+        "Compress flushed events of the log (lz4): less disk for more work. Existing data stays readable",
     ),
     secret(seeded(
         "MONGO_URL",

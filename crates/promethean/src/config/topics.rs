@@ -94,7 +94,7 @@ pub(crate) fn parse(tables: &toml::Table, file: Option<&Path>) -> Result<BTreeMa
     Ok(topics)
 }
 
-/// Whether a setting could be read if it were the only one.
+/// True if a setting could be read if it were the only one.
 fn alone(name: &str, value: &toml::Value) -> Result<Table, toml::de::Error> {
     toml::Table::from_iter([(name.to_owned(), value.clone())]).try_into()
 }

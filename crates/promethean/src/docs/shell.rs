@@ -36,7 +36,7 @@ pub(super) fn script(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a line begins a command, and is not words about one.
+/// True if a line begins a command, and is not words about one.
 pub(super) fn is_command(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().take(2).collect();
     match words[..] {

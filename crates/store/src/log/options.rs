@@ -72,7 +72,7 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Bytes of a block in a segment, before compression.
     pub block_bytes: usize,
-    /// Whether segments are compressed (lz4).
+    /// True if segments are compressed (lz4).
     pub compress: bool,
     /// Bytes of requests that may wait for the writer; over it, publishers wait.
     pub queue_bytes: u64,

@@ -320,7 +320,7 @@ impl Shared {
     }
 }
 
-/// Whether the system says that there is no space.
+/// True if the system says that there is no space.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -102,7 +102,7 @@ pub(super) async fn append(shared: &Arc<Shared>, events: Vec<NewEvent>) -> Resul
     append_by_topic(shared, events).await
 }
 
-/// Whether a call's topics have to go in one transaction: a unit spans them, or an id comes on two of them and the
+/// True if a call's topics have to go in one transaction: a unit spans them, or an id comes on two of them and the
 /// first has to win.
 fn is_one(events: &[NewEvent]) -> bool {
     let spans = |unit: &[NewEvent]| unit.iter().any(|event| event.topic != unit[0].topic);

@@ -33,7 +33,7 @@ pub struct Target {
 }
 
 impl Shared {
-    /// Whether an import has begun and not ended.
+    /// True if an import has begun and not ended.
     pub(super) async fn import_begun(&self) -> Result<Option<Document>> {
         self.by_id(META, IMPORT).await
     }

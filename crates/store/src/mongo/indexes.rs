@@ -52,7 +52,7 @@ pub(super) async fn ensure(database: &Database) -> Result<(), OpenError> {
     fault::within(INDEXING, events.create_indexes(missing)).await.map(drop).map_err(refusal)
 }
 
-/// Whether there is an event without a number, as far as a short look finds one. What goes wrong with it, or is found too
+/// True if there is an event without a number, as far as a short look finds one. What goes wrong with it, or is found too
 /// late, making the index tells.
 async fn unnumbered(events: &Collection<Document>) -> bool {
     let asked = events.find_one(doc! { "seq": { "$exists": false } }).projection(doc! { "_id": 1 }).max_time(LOOKING);

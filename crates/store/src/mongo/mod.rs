@@ -72,7 +72,7 @@ pub struct Options {
     pub open_limit: Duration,
     /// How often retention and compaction look; `None`: only when they are asked to.
     pub maintenance: Option<Duration>,
-    /// Whether this is the import that fills the database; others are refused until it has ended.
+    /// True if this is the import that fills the database; others are refused until it has ended.
     pub import: bool,
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn hold(mongo: Mongo) -> Result<Box<dyn Pin>> {
     Ok(Box::new(Guard { mongo, id, until }))
 }
 
-/// Whether a reader holds a pin; also forgets those that are over.
+/// True if a reader holds a pin; also forgets those that are over.
 pub(super) async fn any(shared: &Shared) -> Result<bool> {
     let pins = shared.database.collection::<Document>(PINS);
     let over = doc! { "$expr": { "$lte": ["$until", "$$NOW"] } };

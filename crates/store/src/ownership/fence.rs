@@ -28,7 +28,7 @@ impl Fence {
         Self(Arc::new(Inner { start, until, changed: Notify::new() }))
     }
 
-    /// Whether it holds now.
+    /// True if it holds now.
     pub fn holds(&self) -> bool {
         micros(self.0.start.elapsed()) < self.0.until.load(Ordering::Acquire)
     }

@@ -75,10 +75,10 @@ pub trait Ownership: Send + Sync + 'static {
     /// Resolves when a hub is known to be no longer alive.
     fn gone<'a>(&'a self, peer: &'a Peer) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-    /// Whether this hub is the one that does what only one has to do. At most now and then, none or two think so.
+    /// True if this hub is the one that does what only one has to do. At most now and then, none or two think so.
     fn leads(&self) -> bool;
 
-    /// Whether this hub is alive in the cluster, or why not.
+    /// True if this hub is alive in the cluster, or why not.
     fn ready(&self) -> Result<()>;
 
     /// The hub goes: everything it owns is free at once.

@@ -116,7 +116,7 @@ fn readable(command: &str) -> bool {
     checked.status.success()
 }
 
-/// Whether a command begins with these words, behind a change of folder, variables and `sudo`.
+/// True if a command begins with these words, behind a change of folder, variables and `sudo`.
 fn starts(command: &str, words: &str) -> bool {
     let mut rest = command.trim_start();
     if rest.starts_with("cd ") {

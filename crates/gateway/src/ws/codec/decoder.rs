@@ -150,12 +150,12 @@ impl Decoder {
         self.skim();
     }
 
-    /// Whether the client has said goodbye.
+    /// True if the client has said goodbye.
     pub(crate) fn is_closed(&self) -> bool {
         self.said_goodbye
     }
 
-    /// Whether a message is there.
+    /// True if a message is there.
     pub(crate) fn has_message(&self) -> bool {
         self.taken < self.found.len()
     }

@@ -114,7 +114,7 @@ impl Outbox {
         self.buffer.len()
     }
 
-    /// Whether everything was written.
+    /// True if everything was written.
     pub(crate) fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }

@@ -113,7 +113,7 @@ impl<'h> Core<'h> {
         core
     }
 
-    /// Whether more frames may be taken in: at a bound the client has to wait.
+    /// True if more frames may be taken in: at a bound the client has to wait.
     pub(super) fn may_read(&mut self) -> bool {
         self.barrier.is_none()
             && self.publishes.has_room()
@@ -122,14 +122,14 @@ impl<'h> Core<'h> {
             && self.pace.may_read(Instant::now())
     }
 
-    /// Whether there is room in the outbox for deliveries.
+    /// True if there is room in the outbox for deliveries.
     pub(super) fn has_room(&self) -> bool {
         let most = self.hub.config.max_outbound_bytes;
         self.outbox.len() < if self.identity.is_some() { most } else { most.min(pace::ANSWERS) }
             && self.registered.holder().may_answer()
     }
 
-    /// Whether there is room for answers: deliveries alone, the last of which may be as large as an event can be, do not
+    /// True if there is room for answers: deliveries alone, the last of which may be as large as an event can be, do not
     /// take it. So a client that reads slowly is read, and its acks count in time.
     pub(super) fn may_answer(&self) -> bool {
         if self.identity.is_none() {

@@ -108,7 +108,7 @@ impl Pace {
         }
     }
 
-    /// Whether the client may be read.
+    /// True if the client may be read.
     pub(super) fn may_read(&mut self, now: Instant) -> bool {
         self.stranger.as_mut().is_none_or(|(_, kib)| {
             kib.refill(now);

@@ -46,7 +46,7 @@ impl Subscriptions {
         self.by_id.len()
     }
 
-    /// Whether one of them may hold events that the bus has to take back: an ephemeral tail, and a pattern that no
+    /// True if one of them may hold events that the bus has to take back: an ephemeral tail, and a pattern that no
     /// topic matches yet, hold none.
     pub(super) fn hold_leases(&self) -> bool {
         self.by_id.values().any(|one| one.about.group.is_some() && !one.membership.topics().is_empty())

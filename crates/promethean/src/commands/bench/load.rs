@@ -115,7 +115,7 @@ impl Pace {
         Some(Self { every: gap * plan.clients as u32, due: Instant::now() + gap * number as u32 })
     }
 
-    /// Whether a frame is due, which is sent then.
+    /// True if a frame is due, which is sent then.
     fn take(&mut self) -> bool {
         let due = self.due <= Instant::now();
         if due {

@@ -46,7 +46,7 @@ struct Report {
     /// Publish to the answer of the ack.
     #[serde(skip_serializing_if = "Option::is_none")]
     ack_latency_ms: Option<Latency>,
-    /// Whether events were sent at the rate that was asked for.
+    /// True if events were sent at the rate that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate_held: Option<bool>,
     /// How it was made.
@@ -243,7 +243,7 @@ fn between(first: u64, last: u64, started: Instant) -> Duration {
     last.checked_sub(first).filter(|_| last > 0).map_or_else(|| started.elapsed(), Duration::from_micros)
 }
 
-/// Whether as many were sent as the rate says, but for one in twenty.
+/// True if as many were sent as the rate says, but for one in twenty.
 fn is_held(plan: &Plan, published: &Measured, events: u64) -> bool {
     let time = Duration::from_micros(published.sent.saturating_sub(published.first));
     // The first is sent at the very beginning of that time.

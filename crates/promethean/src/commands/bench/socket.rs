@@ -117,12 +117,12 @@ impl Sender {
         }
     }
 
-    /// Whether something is left to write.
+    /// True if something is left to write.
     pub(super) fn has_rest(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// Whether so much is collected that it should be written.
+    /// True if so much is collected that it should be written.
     pub(super) fn is_full(&self) -> bool {
         self.buffer.len() >= 128 * 1024
     }
@@ -145,7 +145,7 @@ impl Sender {
     }
 }
 
-/// Whether nothing came, or went, in the time that there was.
+/// True if nothing came, or went, in the time that there was.
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

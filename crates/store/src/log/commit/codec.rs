@@ -61,7 +61,7 @@ impl Held {
         }
     }
 
-    /// Whether the payload is `null`.
+    /// True if the payload is `null`.
     pub(in crate::log) fn is_tombstone(&self) -> bool {
         let end = self.body.len().saturating_sub(1);
         self.body.get(self.spans.payload as usize..end) == Some(b"null")

@@ -150,7 +150,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether `bytes` more fit into what is allocated already.
+    /// True if `bytes` more fit into what is allocated already.
     pub(in crate::log) fn fits(&self, bytes: u64) -> bool {
         self.offset + bytes <= self.allocated
     }
@@ -202,12 +202,12 @@ impl Journal {
         if self.fits(NO_FRAME.len() as u64) { self.file.write_at(self.offset, NO_FRAME) } else { Ok(()) }
     }
 
-    /// Whether something is written that is not durable.
+    /// True if something is written that is not durable.
     pub(in crate::log) fn is_dirty(&self) -> bool {
         self.synced < self.offset
     }
 
-    /// Whether there is no frame yet.
+    /// True if there is no frame yet.
     pub(in crate::log) fn is_empty(&self) -> bool {
         self.frames == 0
     }

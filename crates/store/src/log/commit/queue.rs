@@ -70,7 +70,7 @@ impl Request {
         }
     }
 
-    /// Whether nothing has to be read from the disk, nor awaited, to do it.
+    /// True if nothing has to be read from the disk, nor awaited, to do it.
     pub(in crate::log) fn is_plain(&self) -> bool {
         match self {
             Self::Append { events, .. } => events.iter().all(|event| event.origin == IdOrigin::Hub),
@@ -246,7 +246,7 @@ impl Queue {
         std::mem::replace(&mut waiting.requests, rest)
     }
 
-    /// Whether nothing waits.
+    /// True if nothing waits.
     pub(in crate::log) fn is_empty(&self) -> bool {
         self.waiting.lock().requests.is_empty()
     }

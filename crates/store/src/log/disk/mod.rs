@@ -128,7 +128,7 @@ pub trait File: Debug + Send + Sync {
     /// The system's.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether the file is empty.
+    /// True if the file is empty.
     ///
     /// # Errors
     /// The system's.
@@ -193,7 +193,7 @@ fn write_zeros(write_at: &dyn Fn(u64, &[u8]) -> io::Result<()>, offset: u64, len
     Ok(())
 }
 
-/// Whether the system says that nothing may be written.
+/// True if the system says that nothing may be written.
 pub(super) fn is_read_only(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }

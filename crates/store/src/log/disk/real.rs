@@ -170,7 +170,7 @@ impl File for RealFile {
     }
 }
 
-/// Whether a write with `RWF_DSYNC` is durable when it returns. Some file systems take the flag and ignore it (9p, FUSE
+/// True if a write with `RWF_DSYNC` is durable when it returns. Some file systems take the flag and ignore it (9p, FUSE
 /// with direct I/O), so it has to be one that is known.
 #[cfg(target_os = "linux")]
 fn heeds_dsync(file: &fs::File) -> bool {

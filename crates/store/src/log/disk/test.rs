@@ -119,7 +119,7 @@ impl TestDisk {
         self.state.lock().used()
     }
 
-    /// Whether the fault has happened.
+    /// True if the fault has happened.
     pub fn has_failed(&self) -> bool {
         self.state.lock().faulted
     }
@@ -194,7 +194,7 @@ impl State {
         self.names.values().map(|inode| self.inodes[*inode].len()).sum()
     }
 
-    /// Whether a file may grow to `len`.
+    /// True if a file may grow to `len`.
     fn has_room(&self, inode: usize, len: u64) -> io::Result<()> {
         let more = len.saturating_sub(self.inodes[inode].len());
         match self.room {

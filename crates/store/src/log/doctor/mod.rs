@@ -48,7 +48,7 @@ pub struct Finding {
     pub offset: u64,
     /// What is wrong.
     pub what: String,
-    /// Whether it can be made anew from the rest: nothing is lost then.
+    /// True if it can be made anew from the rest: nothing is lost then.
     pub rebuildable: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// True if nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
     }
@@ -213,7 +213,7 @@ fn check_without_manifest(disk: &dyn Disk, dir: &Path, report: &mut Report) -> R
     check_journal(disk, dir, flushed, report)
 }
 
-/// Whether the directory is one of ours.
+/// True if the directory is one of ours.
 fn recognise(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
     let reading = |error| recovery::io_error(format!("{} could not be read", dir.display()))(error);
     if recovery::recognise(disk, dir, reading)? { Ok(()) } else { Err(OpenError::Empty { dir: dir.to_owned() }) }

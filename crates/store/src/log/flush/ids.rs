@@ -222,7 +222,7 @@ impl Table {
         }
     }
 
-    /// Whether it was found to be damaged.
+    /// True if it was found to be damaged.
     pub(in crate::log) fn is_damaged(&self) -> bool {
         self.damaged.load(Ordering::Acquire)
     }

@@ -237,7 +237,7 @@ impl Index {
         Ok(())
     }
 
-    /// Whether it was made without some events of this topic.
+    /// True if it was made without some events of this topic.
     pub(in crate::log) fn has_hole(&self, topic: u32) -> bool {
         self.holes.contains(&topic)
     }
@@ -389,7 +389,7 @@ impl View {
         if self.holes.contains(&topic) { Err(incomplete("keys of this topic")) } else { Ok(()) }
     }
 
-    /// Whether an id that is not found is not there.
+    /// True if an id that is not found is not there.
     pub(in crate::log) fn knows_all_ids(&self) -> Result<()> {
         if self.holes.is_empty() { Ok(()) } else { Err(incomplete("ids that are not found")) }
     }

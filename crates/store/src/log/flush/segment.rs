@@ -51,7 +51,7 @@ pub(in crate::log) struct Meta {
     pub(in crate::log) max_ts: u64,
     pub(in crate::log) first_appended: u64,
     pub(in crate::log) max_appended: u64,
-    /// Whether any event has a key, or an id that a client made: then the index has entries of it.
+    /// True if any event has a key, or an id that a client made: then the index has entries of it.
     pub(in crate::log) indexed: bool,
 }
 

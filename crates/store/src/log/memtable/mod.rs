@@ -309,7 +309,7 @@ impl Inner {
         self.older.iter_mut().chain(&mut self.youngest)
     }
 
-    /// Whether so many events' keys wait that it is worth taking them in.
+    /// True if so many events' keys wait that it is worth taking them in.
     pub(in crate::log) fn has_many_unkeyed(&self) -> bool {
         self.youngest.as_ref().is_some_and(|generation| generation.events.len() - generation.keyed >= MANY)
     }
@@ -337,7 +337,7 @@ impl Inner {
         self.generations().next().map_or(self.last_seq + 1, |generation| generation.first)
     }
 
-    /// Whether there are unflushed events.
+    /// True if there are unflushed events.
     pub(in crate::log) fn has_tail(&self) -> bool {
         self.generations().next().is_some()
     }

@@ -98,7 +98,7 @@ fn enter(disk: &dyn Disk, dir: &Path) -> Result<Lock, OpenError> {
     Ok(lock)
 }
 
-/// Whether the directory is a data directory (or one that is to be made: `false`). Everything else is refused.
+/// True if the directory is a data directory (or one that is to be made: `false`). Everything else is refused.
 pub(in crate::log) fn recognise(
     disk: &dyn Disk,
     dir: &Path,
@@ -122,7 +122,7 @@ pub(in crate::log) fn recognise(
     }
 }
 
-/// Whether a creation that was cut short may have left this behind, and so nothing is lost when it is written over.
+/// True if a creation that was cut short may have left this behind, and so nothing is lost when it is written over.
 fn is_left_by_creation(disk: &dyn Disk, dir: &Path, name: &str) -> bool {
     match name {
         LOCK | "FORMAT.new" | "MANIFEST.new" | "lost+found" => true,

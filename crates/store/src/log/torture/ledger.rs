@@ -28,7 +28,7 @@ pub(super) struct Ledger {
 /// What was to become of a group, in order.
 #[derive(Debug, Default)]
 struct Intents {
-    /// Whether it was to be forgotten.
+    /// True if it was to be forgotten.
     forget: Vec<bool>,
     /// Which of them were answered, and when.
     answered: Vec<(u64, u64)>,

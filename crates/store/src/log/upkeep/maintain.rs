@@ -63,7 +63,7 @@ impl Shared {
         trouble
     }
 
-    /// Whether the journal is to be flushed before it is full. Retention and compaction go by segments, so what they
+    /// True if the journal is to be flushed before it is full. Retention and compaction go by segments, so what they
     /// wait for in memory is flushed first; and what is much is flushed although nothing follows it: an idle hub is small.
     /// Not while another file is being flushed: the next one would have to wait for it, and publishers too.
     pub(in crate::log) fn waits_to_be_flushed(&self) -> bool {
@@ -177,7 +177,7 @@ impl Shared {
     }
 }
 
-/// Whether a tombstone has waited long enough to compact for its sake. Not at the very end of its grace: where keys go all
+/// True if a tombstone has waited long enough to compact for its sake. Not at the very end of its grace: where keys go all
 /// the time, each would have the topic compacted by itself.
 fn is_overdue(oldest: Millis, compaction: Compaction, now: Millis) -> bool {
     let grace = compaction.tombstone_grace;

@@ -330,7 +330,7 @@ impl Builder {
     }
 }
 
-/// Whether two names are the same; usually one is a clone of the other.
+/// True if two names are the same; usually one is a clone of the other.
 fn same(one: &Topic, two: &Topic) -> bool {
     std::ptr::eq(one.as_str(), two.as_str()) || one == two
 }

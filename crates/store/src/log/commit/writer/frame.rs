@@ -78,12 +78,12 @@ impl Default for Frame {
 }
 
 impl Frame {
-    /// Whether there is something to write.
+    /// True if there is something to write.
     pub(super) fn has_entries(&self) -> bool {
         self.bytes.len() > FRAME_HEAD
     }
 
-    /// Whether nothing was put in.
+    /// True if nothing was put in.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_entries() && self.answers.is_empty()
     }

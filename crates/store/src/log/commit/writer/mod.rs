@@ -118,7 +118,7 @@ impl Writer {
         None
     }
 
-    /// Whether so many bytes can be written to the file as it is.
+    /// True if so many bytes can be written to the file as it is.
     fn has_room(&self, bound: u64) -> bool {
         let Some(file) = self.file.try_lock() else { return false };
         let (journal_bytes, need) = (self.shared.options.journal_bytes, FRAME_HEAD as u64 + bound + 8);
