@@ -1,5 +1,6 @@
 //! What an export takes of memory: a program of its own, because it looks at the whole process.
 
+#[path = "it/harness/mod.rs"]
 mod harness;
 
 use harness::{Setup, patient};

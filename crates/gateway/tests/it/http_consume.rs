@@ -1,11 +1,9 @@
 //! `POST /consume`, `/ack`, `/nack` and `/extend` over a real port.
 
-mod harness;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{Served, Setup, jwt};
+use crate::harness::{Served, Setup, jwt};
 use http::Method;
 use promethean_event::Millis;
 use promethean_gateway::{Hub, http as api};

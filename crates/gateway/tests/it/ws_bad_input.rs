@@ -1,13 +1,11 @@
 //! What a client must not send, one test each: the right answer, and everybody else notices nothing.
 
-mod ws_support;
-
 use std::time::Duration;
 
+use crate::ws_support::{PATIENCE, Server, Setup, frame};
 use promethean_gateway::EdgeConfig;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use ws_support::{PATIENCE, Server, Setup, frame};
 
 /// The answer to a text that is refused; the connection goes on.
 async fn refused(text: &str, code: &str) -> Value {

@@ -2,16 +2,14 @@
 //!
 //! That it says what the hub does is tested over a socket, with a validator: `e2e/browser/asyncapi.test.ts`.
 
-mod harness;
-
-use harness::Setup;
+use crate::harness::Setup;
 use promethean_event::Code;
 use promethean_gateway::rejection::status;
 use promethean_gateway::{http, ops};
 use serde_json::Value;
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/asyncapi.json");
-const CODES: &str = include_str!("../../../docs/errors/codes.md");
+const CODES: &str = include_str!("../../../../docs/errors/codes.md");
 
 #[tokio::test]
 async fn every_port_that_speaks_http_serves_the_document_of_docs() {

@@ -1,8 +1,6 @@
 //! CloudEvents 1.0 over a real port: binary, structured, batch.
 
-mod harness;
-
-use harness::{Served, Setup};
+use crate::harness::{Served, Setup};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -12,7 +10,7 @@ async fn hub() -> Served {
     Setup::default().start(promethean_gateway::http::router).await
 }
 
-async fn post(hub: &Served, content_type: &str, body: &str) -> harness::Answer {
+async fn post(hub: &Served, content_type: &str, body: &str) -> crate::harness::Answer {
     hub.send(Method::POST, "/publish/a", &[("content-type", content_type)], body.to_owned()).await
 }
 

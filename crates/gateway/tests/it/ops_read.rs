@@ -1,12 +1,10 @@
 //! What the ops port shows, over a real port.
 
-mod harness;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::harness::{Served, Setup, patient};
 use futures_util::{SinkExt, StreamExt};
-use harness::{Served, Setup, patient};
 use promethean_bus::{Draft, From, Group, PublishOptions, SubscribeOptions, Subscription, Topic};
 use promethean_gateway::ops::{self, Addresses};
 use serde_json::value::RawValue;

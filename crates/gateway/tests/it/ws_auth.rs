@@ -1,17 +1,15 @@
 //! Who may do what on a WebSocket, when a connection ends by itself, and how the hub says goodbye.
 
-mod ws_support;
-
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::ws_support::{Client, Server, Setup, id_of};
 use promethean_event::Millis;
 use promethean_gateway::EdgeConfig;
 use promethean_gateway::auth::{AuthConfig, Secret};
 use promethean_gateway::limits::{Quotas, Rate};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite;
-use ws_support::{Client, Server, Setup, id_of};
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
 
@@ -321,7 +319,7 @@ async fn at_shutdown_what_was_accepted_is_finished_and_the_connection_ends_with_
     server.hub.drain.begin();
     assert_eq!(client.closed().await, 1001);
     assert_eq!(idle.closed().await, 1001);
-    tokio::time::timeout(ws_support::PATIENCE, server.hub.drain.drained()).await.expect("everybody has left");
+    tokio::time::timeout(crate::ws_support::PATIENCE, server.hub.drain.drained()).await.expect("everybody has left");
 }
 
 #[tokio::test]

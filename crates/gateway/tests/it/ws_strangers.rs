@@ -1,14 +1,12 @@
 //! Clients that have not sent `AUTH`, and clients that never stop to send: what they may cost, and that others go on.
 
-mod ws_support;
-
 use std::time::Duration;
 
+use crate::ws_support::{PATIENCE, Raw, Server, Setup, frame};
 use promethean_gateway::EdgeConfig;
 use promethean_gateway::auth::{AuthConfig, Secret};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use ws_support::{PATIENCE, Raw, Server, Setup, frame};
 
 const TOKEN: &str = "a token for tests";
 

@@ -1,12 +1,10 @@
 //! Many connections at once: each event goes to one member of each group, whoever comes and goes.
 
-mod ws_support;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use crate::ws_support::{Server, id_of};
 use serde_json::{Value, json};
-use ws_support::{Server, id_of};
 
 const CONNECTIONS: usize = 200;
 const GROUPS: usize = 4;

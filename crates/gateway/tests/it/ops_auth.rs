@@ -1,9 +1,7 @@
 //! Who may see and change what on the ops port. That every route asks for a token is in `ops_routes.rs`.
 
-mod harness;
-
+use crate::harness::{Served, Setup, jwt, token};
 use futures_util::{SinkExt, StreamExt};
-use harness::{Served, Setup, jwt, token};
 use http::Method;
 use promethean_bus::{From, Group, Topic};
 use promethean_event::Millis;
@@ -41,7 +39,7 @@ async fn hub() -> Served {
     hub
 }
 
-async fn change(hub: &Served, token: &str, method: Method, path: &str, body: &'static str) -> harness::Answer {
+async fn change(hub: &Served, token: &str, method: Method, path: &str, body: &'static str) -> crate::harness::Answer {
     hub.send(method, path, &[("authorization", &format!("Bearer {token}"))], body).await
 }
 
@@ -230,7 +228,7 @@ async fn a_draining_hub_refuses_but_says_that_it_lives() {
     let mut kept = hub.connect().await;
     kept.ready().await.expect("free");
     // Over a connection that was there before.
-    let request = harness::request(Method::GET, "/healthz", &[], "");
+    let request = crate::harness::request(Method::GET, "/healthz", &[], "");
     assert_eq!(kept.send_request(request).await.expect("an answer").status(), 200);
     hub.hub.bus.drain().await;
     assert_eq!(hub.get_as(&reader, "/topics").await.status, 200, "reading goes on until the drain");
@@ -268,7 +266,7 @@ async fn connections_name_whom_a_token_is_for_and_hide_what_the_asker_may_not_se
     for frame in [auth, subscribe("a.b"), subscribe("secret"), subscribe("a.*")] {
         socket.send(Message::text(frame.to_string())).await.expect("sent");
         // Deliveries come in between.
-        let answer = harness::patient("an answer", async {
+        let answer = crate::harness::patient("an answer", async {
             loop {
                 let frame = socket.next().await.expect("open").expect("a frame");
                 let frame: Value = serde_json::from_str(frame.to_text().expect("text")).expect("JSON");

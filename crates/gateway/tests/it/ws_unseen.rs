@@ -1,13 +1,11 @@
 //! What a subscriber was given and never saw is no attempt, and frames that come together do not trip over each other.
 
-mod ws_support;
-
 use std::time::Duration;
 
+use crate::ws_support::{Client, PATIENCE, Server, frame, id_of};
 use promethean_event::{Group, Topic};
 use promethean_gateway::EdgeConfig;
 use serde_json::{Value, json};
-use ws_support::{Client, PATIENCE, Server, frame, id_of};
 
 /// Sends all frames with one write, and returns their answers and how many events came in between.
 async fn at_once(client: &mut Client, frames: &[Value]) -> (Vec<Value>, usize) {

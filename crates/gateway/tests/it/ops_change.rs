@@ -1,10 +1,8 @@
 //! What the ops port changes: cursors and dead letters.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::{Answer, Served, Setup};
+use crate::harness::{Answer, Served, Setup};
 use http::Method;
 use promethean_bus::{From, Group, SubscribeOptions, Topic};
 use promethean_gateway::ops::router;
@@ -87,7 +85,7 @@ async fn a_seek_makes_a_group_where_there_is_none_and_brings_events_back_to_memb
         events.next().await.expect("delivered").ack().await.expect("acked");
     }
     put(&hub, "/cursors?topic=t&group=new", r#"{"from":"earliest"}"#).await.ok();
-    let again = harness::patient("the first event again", events.next()).await.expect("delivered");
+    let again = crate::harness::patient("the first event again", events.next()).await.expect("delivered");
     assert_eq!(again.event().seq, 1);
 }
 
@@ -128,11 +126,11 @@ async fn give_up(hub: &Served, topic: &str, group: &str, errors: &[&str]) {
     let mut events = hub.hub.bus.subscribe(topic, Some(group), options).await.expect("subscribed");
     for error in errors {
         hub.fill(topic, 1).await;
-        let given = harness::patient("a delivery", events.next()).await.expect("delivered");
+        let given = crate::harness::patient("a delivery", events.next()).await.expect("delivered");
         given.nack(*error).await.expect("nacked");
         let letters = format!("dlq.{topic}");
         let id = given.event().id.to_string();
-        harness::patient("the dead letter", async {
+        crate::harness::patient("the dead letter", async {
             while !hub.stored(&letters).await.iter().any(|letter| letter.payload().contains(&id)) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -489,7 +487,7 @@ async fn a_group_is_forgotten_once_it_has_no_members() {
     let forget = async || hub.send(Method::DELETE, "/groups?topic=t&group=g", &[], "").await;
     assert!(forget().await.refused(400, "bad_request").contains("stop it first"));
     drop(events);
-    let answer = harness::patient("the member's leave", async {
+    let answer = crate::harness::patient("the member's leave", async {
         loop {
             let answer = forget().await;
             if answer.status == 200 {
@@ -503,5 +501,5 @@ async fn a_group_is_forgotten_once_it_has_no_members() {
     assert_eq!(forget().await.ok()["forgotten"], false);
     assert_eq!(hub.get("/groups?topic=t").await.ok(), json!({ "groups": [] }));
     let mut again = hub.hub.bus.subscribe("t", Some(group), earliest()).await.expect("subscribed");
-    assert_eq!(harness::patient("the first event", again.next()).await.expect("delivered").event().seq, 1);
+    assert_eq!(crate::harness::patient("the first event", again.next()).await.expect("delivered").event().seq, 1);
 }

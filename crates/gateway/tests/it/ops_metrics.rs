@@ -1,10 +1,8 @@
 //! `/metrics` by value, after a known workload.
 
-mod harness;
-
 use std::collections::BTreeMap;
 
-use harness::{Served, Setup};
+use crate::harness::{Served, Setup};
 use http::Method;
 use promethean_bus::{From, Group, SubscribeOptions};
 use promethean_gateway::EdgeConfig;
@@ -63,13 +61,13 @@ async fn every_metric_of_the_contract_has_its_value() {
         };
         given.nack("no").await.expect("nacked");
     }
-    harness::patient("the dead letter", async {
+    crate::harness::patient("the dead letter", async {
         while hub.stored("dlq.t").await.is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     })
     .await;
-    let status = harness::patient("all in flight", async {
+    let status = crate::harness::patient("all in flight", async {
         loop {
             let metrics = scrape(&hub).await;
             if metrics.get(r#"events_inflight{topic="t",group="g"}"#) == Some(&5.0) {
@@ -206,7 +204,7 @@ async fn a_websocket_is_counted_with_what_it_holds_also_beyond_the_bound() {
     for (group, named, held) in [("g", own, 3.0), ("h", other, 3.0), ("i", other, 6.0)] {
         let subscribe = format!(r#"{{"op":"SUBSCRIBE","topic":"t","group":"{group}","opts":{{"from":"earliest"}}}}"#);
         socket.send(tokio_tungstenite::tungstenite::Message::text(subscribe)).await.expect("sent");
-        harness::patient(group, async {
+        crate::harness::patient(group, async {
             while scrape(&hub).await.get(&format!("ws_inflight{named}")) != Some(&held) {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
@@ -234,7 +232,7 @@ async fn the_alerts_ask_only_for_metrics_there_are() {
     // Words of PromQL, labels, and metrics of Prometheus itself and of the node exporter.
     let others = "and by changes deriv group histogram_quantile increase instance job le max mountpoint \
         node_filesystem_avail_bytes node_filesystem_size_bytes rate sum topic unless up";
-    let rules = include_str!("../../../deploy/alerts.yml");
+    let rules = include_str!("../../../../deploy/alerts.yml");
     let mut asked = 0;
     for query in rules.lines().filter_map(|line| line.trim_start().strip_prefix("expr: ")) {
         // What stands in quotes and in brackets (durations) is no name.
@@ -254,7 +252,7 @@ async fn the_alerts_ask_only_for_metrics_there_are() {
 async fn the_grafana_dashboard_asks_only_for_metrics_there_are_and_for_all_of_the_contract() {
     let there = names().await;
     let dashboard: serde_json::Value =
-        serde_json::from_str(include_str!("../../../docs/grafana-dashboard.json")).expect("JSON");
+        serde_json::from_str(include_str!("../../../../docs/grafana-dashboard.json")).expect("JSON");
     let mut asked = std::collections::BTreeSet::new();
     for panel in dashboard["panels"].as_array().expect("panels") {
         for target in panel["targets"].as_array().into_iter().flatten() {

@@ -1,12 +1,10 @@
 //! Replay, export, Server-Sent Events, health and the OpenAPI document over a real port.
 
-mod harness;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::harness::{Served, Setup, jwt, patient, token};
 use bytes::Bytes;
-use harness::{Served, Setup, jwt, patient, token};
 use http::Method;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -443,7 +441,7 @@ async fn the_drain_ends_tails_and_refuses_requests() {
     let hub = open_hub().await;
     let mut sse = Sse::open(&hub, "/events/a", &[]).await;
     let mut kept = hub.connect().await;
-    let ready = harness::request(Method::GET, "/readyz", &[], "");
+    let ready = crate::harness::request(Method::GET, "/readyz", &[], "");
     assert_eq!(kept.send_request(ready).await.expect("an answer").status(), 200);
     let drained = {
         let drain = hub.hub.drain.clone();

@@ -1,10 +1,9 @@
 //! Traces: the header is kept on the way through the hub, and the hub's spans reach a collector.
 
-mod ws_support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::ws_support::{PATIENCE, Server};
 use promethean_bus::{Bus, BusOptions};
 use promethean_gateway::auth::{AuthConfig, Authenticator};
 use promethean_gateway::limits::Quotas;
@@ -16,7 +15,6 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use ws_support::{PATIENCE, Server};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";

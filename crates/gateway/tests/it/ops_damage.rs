@@ -1,13 +1,11 @@
 //! What the ops API says over a store that is damaged in one place, or does not answer at all: everything that does not need
 //! it.
 
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use crate::harness::{Served, Setup};
 use futures_util::SinkExt;
-use harness::{Served, Setup};
 use parking_lot::Mutex;
 use promethean_bus::{From, SubscribeOptions};
 use promethean_event::{Group, Topic};
@@ -77,7 +75,7 @@ async fn three_topics() -> (Arc<Watched<Memory, Torn>>, Served) {
     for name in ["a", "bad", "z"] {
         hub.fill(name, 3).await;
         hub.hub.bus.set_cursor_seq(&topic(name), &group(), 2).await.expect("made");
-        harness::patient("the group to be idle", async {
+        crate::harness::patient("the group to be idle", async {
             while hub.hub.bus.is_live(&topic(name), &group()) {
                 tokio::task::yield_now().await;
             }
@@ -184,7 +182,7 @@ async fn metrics_and_connections_need_no_store() {
     let held = async |hub: &Served| -> Value {
         hub.get("/connections").await.ok()["connections"][0]["subscriptions"][0]["inflight"].clone()
     };
-    harness::patient("all three", async { while held(&hub).await != 3 {} }).await;
+    crate::harness::patient("all three", async { while held(&hub).await != 3 {} }).await;
     let names = [
         "ws_connections",
         r#"events_published_total{topic="t"}"#,

@@ -1,8 +1,6 @@
 //! Every route of the ops port, by the port's own document: what it answers, which parameters and which token it needs.
 
-mod harness;
-
-use harness::{Served, Setup, token};
+use crate::harness::{Served, Setup, token};
 use http::Method;
 use promethean_gateway::ops;
 use serde_json::{Value, json};

@@ -1,11 +1,9 @@
 //! `/lag` and `/cursors` cost the same whatever the length of the topic: counted by what they ask of the store.
 
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use harness::{Served, Setup};
+use crate::harness::{Served, Setup};
 use promethean_bus::{From, Group, SubscribeOptions};
 use promethean_event::Topic;
 use promethean_gateway::ops::router;
@@ -49,14 +47,14 @@ async fn cost(events: usize) -> Vec<(usize, usize)> {
         (Group::parse("g").expect("a group"), SubscribeOptions { from: From::Earliest, ..Default::default() });
     let mut member = hub.hub.bus.subscribe("t", Some(group.clone()), options).await.expect("subscribed");
     for seq in 1..=3 {
-        let given = harness::patient("a delivery", member.next()).await.expect("delivered");
+        let given = crate::harness::patient("a delivery", member.next()).await.expect("delivered");
         if seq != 2 {
             given.ack().await.expect("acked");
         }
     }
     drop(member);
     let topic = Topic::parse("t").expect("a topic");
-    harness::patient("the member's leave", async {
+    crate::harness::patient("the member's leave", async {
         while hub.hub.bus.is_live(&topic, &group) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }

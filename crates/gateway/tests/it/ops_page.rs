@@ -1,8 +1,6 @@
 //! The page at `/` of the ops port.
 
-mod harness;
-
-use harness::{Served, Setup};
+use crate::harness::{Served, Setup};
 use promethean_gateway::ops::router;
 
 async fn open_hub() -> Served {

@@ -1,10 +1,8 @@
 //! `POST /publish/{topic}` over a real port.
 
-mod harness;
-
 use std::num::NonZeroU32;
 
-use harness::{Served, Setup, jwt, request, token};
+use crate::harness::{Served, Setup, jwt, request, token};
 use http::Method;
 use promethean_event::Millis;
 use promethean_gateway::EdgeConfig;
@@ -161,7 +159,9 @@ async fn a_body_over_the_limit_is_too_large_whether_its_length_is_told_or_not() 
     raw.write_all(chunk.as_bytes()).await.expect("written");
     raw.write_all(chunk.as_bytes()).await.expect("written");
     let mut head = [0; 12];
-    harness::patient("the refusal", raw.read_exact(&mut head)).await.expect("an answer before the end of the body");
+    crate::harness::patient("the refusal", raw.read_exact(&mut head))
+        .await
+        .expect("an answer before the end of the body");
     assert_eq!(&head, b"HTTP/1.1 413");
     assert_eq!(hub.stored("a").await.len(), 1);
 }

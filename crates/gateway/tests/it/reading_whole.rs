@@ -1,13 +1,11 @@
 //! Reading a compacted topic from its first event to its last while its keys are written again and compaction runs: no
 //! key is missing.
 
-mod harness;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use harness::{Served, Setup};
+use crate::harness::{Served, Setup};
 use promethean_event::{Millis, Topic};
 use promethean_gateway::{http, ops};
 use promethean_store::backup::{Reader, Record};

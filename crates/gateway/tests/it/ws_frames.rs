@@ -1,10 +1,8 @@
 //! Every client frame of the contract, over a real port.
 
-mod ws_support;
-
+use crate::ws_support::{Client, Server, id_of};
 use promethean_gateway::EdgeConfig;
 use serde_json::{Value, json};
-use ws_support::{Client, Server, id_of};
 
 const UNKNOWN: &str = "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
 

@@ -1,16 +1,13 @@
 //! The account of buffered bytes, over WebSocket and HTTP alike, and peers that read nothing.
 
-mod harness;
-mod ws_support;
-
 use std::time::Duration;
 
-use harness::{PATIENCE, Served, Setup, patient};
+use crate::harness::{PATIENCE, Served, Setup, patient};
+use crate::ws_support::{Server, frame};
 use promethean_gateway::{EdgeConfig, http, ops};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use ws_support::{Server, frame};
 
 const KIB: usize = 1024;
 

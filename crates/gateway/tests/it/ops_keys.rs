@@ -1,8 +1,6 @@
 //! `GET /latest-by-key`: the state of a keyed topic, as it is and as it was.
 
-mod harness;
-
-use harness::{Served, Setup};
+use crate::harness::{Served, Setup};
 use promethean_gateway::EdgeConfig;
 use promethean_gateway::ops::router;
 use serde_json::{Value, json};

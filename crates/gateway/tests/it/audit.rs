@@ -1,12 +1,10 @@
 //! The audit log: who was let in or refused, what was forbidden, what operators changed; never a token.
 
-mod harness;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::harness::{Served, Setup, jwt, token};
 use futures_util::{SinkExt, StreamExt};
-use harness::{Served, Setup, jwt, token};
 use http::Method;
 use promethean_event::Millis;
 use promethean_gateway::audit::Audit;
@@ -109,7 +107,7 @@ async fn web_sockets_are_written_down_and_a_flood_of_refusals_is_one_line() {
     let (mut socket, _) = tokio_tungstenite::connect_async(format!("ws://{}/ws", hub.addr)).await.expect("a WebSocket");
     let mut ask = async |frame: Value| {
         socket.send(Message::text(frame.to_string())).await.expect("sent");
-        let answer = harness::patient("an answer", socket.next()).await.expect("open").expect("a frame");
+        let answer = crate::harness::patient("an answer", socket.next()).await.expect("open").expect("a frame");
         serde_json::from_str::<Value>(answer.to_text().expect("text")).expect("JSON")
     };
     for _ in 0..20 {
