@@ -47,6 +47,12 @@ pub(crate) async fn file(State(hub): State<Arc<Hub>>, request: Request) -> Respo
     }
 }
 
+/// True if a path is of the page's own files.
+pub(crate) fn is_page(path: &str) -> bool {
+    let name = path.trim_start_matches('/');
+    name.is_empty() || name == "demo" || find(name).is_some()
+}
+
 fn find(name: &str) -> Option<&'static [u8]> {
     FILES.binary_search_by(|(this, _)| (*this).cmp(name)).ok().map(|at| FILES[at].1)
 }
@@ -57,7 +63,6 @@ fn respond(name: &str, bytes: &'static [u8]) -> Response {
     let mut set = |name: header::HeaderName, value: &'static str| headers.insert(name, HeaderValue::from_static(value));
     set(header::CONTENT_TYPE, content_type(name));
     set(header::CONTENT_SECURITY_POLICY, POLICY);
-    set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(header::REFERRER_POLICY, "no-referrer");
     // The names of assets carry a hash of what is in them.
     let immutable = name.starts_with("assets/");

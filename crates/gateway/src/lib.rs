@@ -11,6 +11,7 @@ mod dashboard;
 pub mod drain;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod head;
 pub mod http;
 mod hub;
 mod leftover;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use http::Request;
+use http::{HeaderValue, Request, header};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -28,6 +28,7 @@ use tower_service::Service;
 
 use crate::buffers::{Buffers, CountedAnswer, Holder};
 use crate::drain::Draining;
+use crate::head;
 use crate::leftover;
 use crate::limits::{ConnectionQuota, Quotas};
 use crate::tls::Tls;
@@ -36,6 +37,8 @@ use crate::tls::Tls;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Most headers of a request.
 const MAX_HEADERS: usize = 128;
+/// Keeps browsers from taking an answer for another type than it has.
+const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// The address of whoever sent a request: an extension of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,11 +238,20 @@ async fn serve_connection(
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(quota.clone());
         let (request, leftover) = leftover::share(request, Arc::clone(&holder));
-        let (answer, holder) = (router.clone().call(request.map(Body::new)), Arc::clone(&holder));
+        let (mut router, holder) = (router.clone(), Arc::clone(&holder));
         async move {
-            let answer = answer.await;
+            let answer = match head::refused(request.headers()) {
+                Some(answer) => {
+                    drop(request);
+                    Ok(answer)
+                }
+                None => router.call(request.map(Body::new)).await,
+            };
             leftover.discard().await;
-            answer.map(|answer| answer.map(|body| CountedAnswer { body, holder }))
+            answer.map(|mut answer| {
+                answer.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+                answer.map(|body| CountedAnswer { body, holder })
+            })
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()

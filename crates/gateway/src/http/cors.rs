@@ -1,5 +1,6 @@
 //! What browsers need to be told before a page of another origin may use the HTTP API: pages of `allowed_origins` and of
-//! loopback may, as with WebSockets. Others are told nothing, and their requests are refused by `Caller`.
+//! loopback may, as with WebSockets. Others are told nothing, and their requests are refused: by `Caller`, and in open mode
+//! for every route but the page and `/healthz` where the browser says that they are cross-site.
 
 use std::sync::Arc;
 
@@ -8,9 +9,11 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
+use promethean_event::Code;
 
-use crate::Hub;
+use crate::rejection::Rejection;
 use crate::ws::origin;
+use crate::{Hub, dashboard};
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE");
 /// What a page may read of an answer besides its body and the plain headers.
@@ -23,8 +26,20 @@ pub(crate) fn around(router: Router<Arc<Hub>>, hub: &Arc<Hub>) -> Router<Arc<Hub
     router.layer(middleware::from_fn_with_state(Arc::clone(hub), tell))
 }
 
+/// True if a request from any site is answered: it does no work for a route with data.
+fn for_every_site(path: &str) -> bool {
+    path == "/healthz" || dashboard::is_page(path)
+}
+
 async fn tell(State(hub): State<Arc<Hub>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
+    if hub.auth.is_open()
+        && origin::is_cross_site(headers, &hub.config.allowed_origins)
+        && !for_every_site(request.uri().path())
+    {
+        let message = "without auth the hub does not serve pages of other sites; add the page to allowed_origins";
+        return Rejection::new(Code::Forbidden, message).into_response();
+    }
     let allowed = origin::is_allowed(headers, &hub.config.allowed_origins, hub.auth.is_open());
     let Some(origin) = headers.get(header::ORIGIN).filter(|_| allowed).cloned() else { return next.run(request).await };
     let asks = request.method() == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);

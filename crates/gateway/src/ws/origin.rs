@@ -4,6 +4,8 @@
 
 use http::{HeaderMap, header};
 
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
 /// True if the request's origin may connect. Requests without one do not come from a web page.
 ///
 /// With `open` (no auth) a page of "the hub's own host" must be at loopback or an IP address: a name could be an
@@ -32,6 +34,13 @@ pub(crate) fn is_foreign_host(headers: &HeaderMap, allowed: &[String]) -> bool {
     let public = host.contains('.') && host.parse::<std::net::IpAddr>().is_err() && !is_loopback(&host);
     let listed = |one: &String| one.split_once("://").is_some_and(|(_, rest)| host_of(rest) == host);
     public && !allowed.iter().any(listed)
+}
+
+/// True if a browser sent the request for a page of another site and the page's origin is not allowed. Such a page makes
+/// requests without `Origin` (`<img src=…>`): it cannot read the answers, but the hub would do the work.
+pub(crate) fn is_cross_site(headers: &HeaderMap, allowed: &[String]) -> bool {
+    let cross = headers.get_all(SEC_FETCH_SITE).into_iter().any(|site| site.as_bytes() == b"cross-site");
+    cross && !(headers.contains_key(header::ORIGIN) && is_allowed(headers, allowed, true))
 }
 
 /// The host of `host[:port]`, without brackets, in lower case.
@@ -86,6 +95,22 @@ mod tests {
         assert!(foreign("rebound.example:8081", &[]) && foreign("rebound.example", &["https://app.example"]));
         assert!(!foreign("Hub.Example:8081", &["https://hub.example"]));
         assert!(!is_foreign_host(&HeaderMap::new(), &[]));
+    }
+
+    #[test]
+    fn a_cross_site_request_needs_an_origin_that_is_allowed() {
+        let cross = |site: &str, origin: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(SEC_FETCH_SITE, site.parse().expect("a header"));
+            if let Some(origin) = origin {
+                headers.insert(header::ORIGIN, origin.parse().expect("a header"));
+            }
+            is_cross_site(&headers, &["https://app.example".to_owned()])
+        };
+        assert!(cross("cross-site", None) && cross("cross-site", Some("https://evil.example")));
+        assert!(!cross("cross-site", Some("https://app.example")) && !cross("cross-site", Some("http://localhost:1")));
+        assert!(!cross("same-site", None) && !cross("same-origin", None) && !cross("none", None));
+        assert!(!is_cross_site(&HeaderMap::new(), &[]));
     }
 
     #[test]

@@ -11,7 +11,8 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
+use hyper::body::Body as _;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use promethean_event::Code;
@@ -63,6 +64,12 @@ async fn upgrade_or_explain(State(hub): State<Arc<Hub>>, request: Request) -> Re
     refuse(StatusCode::UPGRADE_REQUIRED, message)
 }
 
+/// The value of a header that is there exactly once.
+fn only<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Option<&'h HeaderValue> {
+    let mut values = headers.get_all(name).into_iter();
+    values.next().filter(|_| values.next().is_none())
+}
+
 fn refuse(status: StatusCode, message: &str) -> Response {
     let mut response = error_response(status, Code::BadRequest.as_str(), message);
     if status == StatusCode::UPGRADE_REQUIRED {
@@ -84,12 +91,18 @@ async fn upgrade(hub: Arc<Hub>, mut request: Request) -> Response {
     if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version.as_bytes() != b"13") {
         return refuse(StatusCode::UPGRADE_REQUIRED, "Sec-WebSocket-Version must be 13");
     }
-    let Some(accept) = headers.get(header::SEC_WEBSOCKET_KEY).and_then(accept_of) else {
-        return refuse(StatusCode::BAD_REQUEST, "Sec-WebSocket-Key must be 16 bytes in base64");
+    if request.version() == Version::HTTP_10 {
+        return refuse(StatusCode::BAD_REQUEST, "a WebSocket begins with HTTP/1.1; HTTP/1.0 has no upgrades");
+    }
+    if !request.body().is_end_stream() {
+        return refuse(StatusCode::BAD_REQUEST, "the request that begins a WebSocket has no body");
+    }
+    let Some(accept) = only(headers, &header::SEC_WEBSOCKET_KEY).and_then(accept_of) else {
+        return refuse(StatusCode::BAD_REQUEST, "one Sec-WebSocket-Key is needed, 16 bytes in base64");
     };
-    if !origin::is_allowed(headers, &hub.config.allowed_origins, hub.auth.is_open()) {
-        let message = "this origin may not connect; add it to allowed_origins";
-        let rejection = Rejection::new(Code::Forbidden, message);
+    let (allowed, is_open) = (&hub.config.allowed_origins, hub.auth.is_open());
+    if !origin::is_allowed(headers, allowed, is_open) || (is_open && origin::is_cross_site(headers, allowed)) {
+        let rejection = Rejection::new(Code::Forbidden, "this origin may not connect; add it to allowed_origins");
         hub.audit.forbidden(client, &rejection);
         return rejection.into_response();
     }

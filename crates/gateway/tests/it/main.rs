@@ -8,6 +8,7 @@ mod http_cloud_events;
 mod http_consume;
 mod http_publish;
 mod http_read;
+mod hygiene;
 mod listener;
 mod ops_auth;
 mod ops_change;
