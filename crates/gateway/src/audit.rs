@@ -1,7 +1,7 @@
 //! The audit log: every accepted and refused authentication, every `forbidden`, every change by an operator.
 //!
 //! Lines go to the log target `audit`, and as NDJSON to the file of `audit_log`. Lines that strangers can cause are limited
-//! ([`limit`]); changes are not. Nothing here ever holds a token: reasons are the messages that the client got.
+//! (module `limit`); changes are not. Nothing here ever holds a token: reasons are the messages that the client got.
 
 mod http;
 mod limit;

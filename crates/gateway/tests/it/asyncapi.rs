@@ -24,7 +24,7 @@ async fn every_port_that_speaks_http_serves_the_document_of_docs() {
     }
     // As values: the order of members is not the same with every set of features.
     let kept: Value = serde_json::from_str(&std::fs::read_to_string(KEPT).unwrap_or_default()).unwrap_or_default();
-    let remedy = "UPDATE_DOCS=1 cargo test -p promethean-gateway --test asyncapi";
+    let remedy = "UPDATE_DOCS=1 cargo test -p promethean-gateway --test it asyncapi";
     assert!(kept == served[0], "docs/asyncapi.json is not what the hub serves; `{remedy}` writes it");
 }
 

@@ -387,7 +387,7 @@ async fn redrives_at_once_are_told_of_each_other() {
         let all = futures_util::future::join_all((0..4).map(|_| hub.post("/dlq/redrive?topic=t", ""))).await;
         let lost: Vec<Answer> = all.into_iter().filter(|answer| answer.status != 200).collect();
         for answer in &lost {
-            let said = answer.refused(409, "lease_lost");
+            let said = answer.refused(409, "conflict");
             assert!(said.contains("another redrive of t") && said.contains("again"), "{said}");
         }
         hub.post("/dlq/redrive?topic=t", "").await.ok();
