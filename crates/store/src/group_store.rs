@@ -2,7 +2,7 @@
 
 use promethean_event::{Group, Topic};
 
-use crate::{GroupState, Pending};
+use crate::{Error, GroupState, Pending, Result};
 
 /// The version of a saved state; 0: there is none yet.
 pub type Version = u64;
@@ -16,21 +16,41 @@ pub enum Saved {
     Conflict,
 }
 
+/// A state to save, if the version is still `expected` (0: if there is none).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Save {
+    /// The topic.
+    pub topic: Topic,
+    /// The group.
+    pub group: Group,
+    /// The version that it replaces.
+    pub expected: Version,
+    /// The new state.
+    pub state: GroupState,
+}
+
 /// Keeps what groups have done.
 pub trait GroupStore: Send + Sync + 'static {
     /// The state and its version; `None` when the group has none on the topic.
     fn load<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<(GroupState, Version)>>;
 
-    /// Saves `state` if the version is still `expected` (0: if there is none).
+    /// Saves many states at once, in order, each with an outcome of its own. An error in place of outcomes: none was saved.
     ///
-    /// **Returned ⇒ durable**, as an append is.
+    /// **Returned ⇒ durable**, as an append is. The embedded engine writes one journal frame for all, unless they are large.
+    fn save_many(&self, saves: Vec<Save>) -> Pending<'_, Vec<Result<Saved>>>;
+
+    /// Saves `state` if the version is still `expected` (0: if there is none). **Returned ⇒ durable.**
     fn compare_and_set<'a>(
         &'a self,
         topic: &'a Topic,
         group: &'a Group,
         expected: Version,
         state: GroupState,
-    ) -> Pending<'a, Saved>;
+    ) -> Pending<'a, Saved> {
+        let save = Save { topic: topic.clone(), group: group.clone(), expected, state };
+        let saved = self.save_many(vec![save]);
+        Box::pin(async move { saved.await?.pop().unwrap_or_else(|| Err(Error::Unknown("no outcome".to_owned()))) })
+    }
 
     /// The groups of a topic with their state, sorted by name.
     fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>>;

@@ -30,7 +30,7 @@ pub use event_log::{
     Appended, EventLog, KeySnapshot, Outcome, Page, Pin, Place, ReadMax, Seek, Start, Tail, TopicInfo,
 };
 pub use group_state::{Done, GroupState, Mark, SnapshotState, Unfinished};
-pub use group_store::{GroupStore, Saved, Version};
+pub use group_store::{GroupStore, Save, Saved, Version};
 pub use ownership::{Beat, Claim, Duty, Fence, Heartbeat, Owned, Ownership, Peer, Terms};
 pub use ranges::Ranges;
 pub use settings::{Compaction, EventSettings, Retention, SnapshotJob, TopicSettings};

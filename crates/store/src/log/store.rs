@@ -7,15 +7,18 @@ use tokio::sync::{oneshot, watch};
 
 use crate::log::Log;
 use crate::log::blocking;
-use crate::log::commit::queue::Request;
+use crate::log::commit::queue::{EncodedSave, Request};
 use crate::log::flush::Trouble;
 use crate::log::guarded;
 use crate::log::shared::Shared;
 use crate::log::stop;
 use crate::{
     Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
-    Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
+
+/// Most bytes of the saves of one frame, unless a single one is larger.
+const SAVES: usize = 4 << 20;
 
 impl Log {
     /// Leaves a request for the writer and waits for the answer.
@@ -237,15 +240,32 @@ impl GroupStore for Log {
         })
     }
 
-    fn compare_and_set<'a>(
-        &'a self,
-        topic: &'a Topic,
-        group: &'a Group,
-        expected: Version,
-        state: GroupState,
-    ) -> Pending<'a, Saved> {
-        let (topic, group, state) = (topic.clone(), group.clone(), state.encode());
-        self.ask(|reply| Request::Save { topic, group, expected, state, reply })
+    fn save_many(&self, saves: Vec<Save>) -> Pending<'_, Vec<Result<Saved>>> {
+        let mut frames: Vec<Vec<EncodedSave>> = Vec::with_capacity(1);
+        let mut bytes = 0_usize;
+        for Save { topic, group, expected, state } in saves {
+            let save = EncodedSave { topic, group, expected, state: state.encode() };
+            bytes = bytes.saturating_add(save.bound());
+            match frames.last_mut() {
+                Some(frame) if bytes <= SAVES => frame.push(save),
+                _ => {
+                    bytes = save.bound();
+                    frames.push(vec![save]);
+                }
+            }
+        }
+        Box::pin(async move {
+            let mut outcomes = Vec::new();
+            for saves in frames {
+                let count = saves.len();
+                match self.ask(|reply| Request::Save { saves, reply }).await {
+                    Ok(mut saved) => outcomes.append(&mut saved),
+                    // Of this frame alone: earlier ones are saved.
+                    Err(error) => outcomes.extend(std::iter::repeat_n(Err(error), count)),
+                }
+            }
+            Ok(outcomes)
+        })
     }
 
     fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {

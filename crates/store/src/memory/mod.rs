@@ -8,7 +8,7 @@ mod chunks;
 mod ids;
 mod topic;
 
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{BTreeMap, HashMap};
 use std::future::ready;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::pins::{LONGEST, Pins};
 use crate::{
     Appended, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
-    Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use ids::Ids;
 use topic::TopicLog;
@@ -102,6 +102,15 @@ impl Default for Memory {
 }
 
 impl State {
+    fn save(&mut self, Save { topic, group, expected, state }: Save) -> Saved {
+        let now = self.groups.get(&topic).and_then(|groups| groups.get(&group)).map_or(0, |(_, version)| *version);
+        if now != expected {
+            return Saved::Conflict;
+        }
+        self.groups.entry(topic).or_default().insert(group, (state, expected + 1));
+        Saved::Yes(expected + 1)
+    }
+
     fn log(&self, topic: &Topic) -> Option<&TopicLog> {
         self.names.get(topic).map(|&index| &self.logs[index])
     }
@@ -333,31 +342,8 @@ impl GroupStore for Memory {
         self.with(|state| state.groups.get(topic)?.get(group).cloned())
     }
 
-    fn compare_and_set<'a>(
-        &'a self,
-        topic: &'a Topic,
-        group: &'a Group,
-        expected: Version,
-        new: GroupState,
-    ) -> Pending<'a, Saved> {
-        self.with(|state| {
-            let of_topic = state.groups.entry(topic.clone()).or_default();
-            let saved = match of_topic.entry(group.clone()) {
-                btree_map::Entry::Vacant(free) if expected == 0 => {
-                    free.insert((new, 1));
-                    Saved::Yes(1)
-                }
-                btree_map::Entry::Occupied(mut there) if there.get().1 == expected => {
-                    there.insert((new, expected + 1));
-                    Saved::Yes(expected + 1)
-                }
-                _ => Saved::Conflict,
-            };
-            if of_topic.is_empty() {
-                state.groups.remove(topic);
-            }
-            saved
-        })
+    fn save_many(&self, saves: Vec<Save>) -> Pending<'_, Vec<Result<Saved>>> {
+        self.with(|state| saves.into_iter().map(|save| Ok(state.save(save))).collect())
     }
 
     fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {

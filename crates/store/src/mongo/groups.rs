@@ -7,6 +7,7 @@
 
 use std::time::Instant;
 
+use futures_util::{StreamExt as _, stream};
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc};
 use promethean_event::{EventId, Group, Millis, Topic};
@@ -17,7 +18,10 @@ use super::fault::{
 };
 use super::read::seek;
 use super::{CURSORS, Shared};
-use crate::{Error, GroupState, Result, Saved, Seek, Version};
+use crate::{Error, GroupState, Result, Save, Saved, Seek, Version};
+
+/// Most saves of one call that are under way.
+const AT_ONCE: usize = 32;
 
 /// The seed's id of a cursor.
 pub(super) fn cursor_id(topic: &Topic, group: &Group) -> String {
@@ -68,15 +72,15 @@ pub(super) async fn load(shared: &Shared, topic: &Topic, group: &Group) -> Resul
     }
 }
 
-pub(super) async fn compare_and_set(
-    shared: &Shared,
-    topic: &Topic,
-    group: &Group,
-    expected: Version,
-    state: &GroupState,
-) -> Result<Saved> {
+/// Saves states, several at a time: a bulk write does not tell which of its updates matched.
+pub(super) async fn save_many(shared: &Shared, saves: Vec<Save>) -> Result<Vec<Result<Saved>>> {
     shared.open()?;
-    let id = cursor_id(topic, group);
+    let saves = stream::iter(saves.into_iter().map(|save| compare_and_set(shared, save)));
+    Ok(saves.buffered(AT_ONCE).collect().await)
+}
+
+async fn compare_and_set(shared: &Shared, Save { topic, group, expected, state }: Save) -> Result<Saved> {
+    let id = cursor_id(&topic, &group);
     let new = next_version(expected);
     let mut set = doc! {
         "topic": topic.as_str(), "group": group.as_str(), "seq": signed(state.floor), "version": signed(new),
@@ -95,11 +99,11 @@ pub(super) async fn compare_and_set(
     update.insert("$set", set);
     let at = if expected == 0 { Bson::Null } else { Bson::Int64(signed(expected)) };
     let filter = doc! { "_id": &id, "version": at };
-    save(shared, &id, new, filter, update, expected == 0).await
+    update_until_known(shared, &id, new, filter, update, expected == 0).await
 }
 
 /// One update, sent until its outcome is known.
-async fn save(
+async fn update_until_known(
     shared: &Shared,
     id: &str,
     new: Version,

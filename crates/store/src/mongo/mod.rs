@@ -46,8 +46,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::{
-    Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax, Result, Saved,
-    Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax, Result, Save,
+    Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use append::Appends;
 pub use cluster::Cluster;
@@ -275,14 +275,8 @@ impl GroupStore for Mongo {
         Box::pin(groups::load(&self.shared, topic, group))
     }
 
-    fn compare_and_set<'a>(
-        &'a self,
-        topic: &'a Topic,
-        group: &'a Group,
-        expected: Version,
-        state: GroupState,
-    ) -> Pending<'a, Saved> {
-        Box::pin(async move { groups::compare_and_set(&self.shared, topic, group, expected, &state).await })
+    fn save_many(&self, saves: Vec<Save>) -> Pending<'_, Vec<Result<Saved>>> {
+        Box::pin(groups::save_many(&self.shared, saves))
     }
 
     fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {

@@ -3,7 +3,7 @@
 use promethean_event::Group;
 
 use super::*;
-use crate::{Error, GroupState, Saved, Unfinished};
+use crate::{Error, GroupState, Save, Saved, Unfinished};
 
 pub(super) fn group(name: &str) -> Group {
     Group::parse(name).expect("a valid group")
@@ -35,6 +35,43 @@ pub async fn a_group_is_saved_by_compare_and_set(place: Box<dyn Place>) {
     assert_eq!(store.compare_and_set(&name, &group, first, state(9)).await.expect("answered"), Saved::Conflict);
     assert_eq!(store.load(&name, &group).await.expect("loaded"), Some((state(2), second)));
     assert_eq!(store.load(&topic("b"), &group).await.expect("loaded"), None);
+}
+
+/// In order, also where two are of the same group; a conflict of one leaves the others alone.
+pub async fn many_states_are_saved_at_once_each_with_its_own_outcome(place: Box<dyn Place>) {
+    let store = place.open().await.expect("opens");
+    let one = |name: &str, of: &str, expected, floor| Save {
+        topic: topic(name),
+        group: group(of),
+        expected,
+        state: state(floor),
+    };
+    assert_eq!(store.save_many(Vec::new()).await.expect("answered"), []);
+    let first = vec![one("a", "g", 0, 1), one("a", "h", 0, 2), one("b", "g", 7, 3), one("c", "g", 0, 4)];
+    let saved = store.save_many(first).await.expect("answered");
+    let [Ok(Saved::Yes(ag)), Ok(Saved::Yes(ah)), Ok(Saved::Conflict), Ok(Saved::Yes(_))] = saved[..] else {
+        panic!("{saved:?}")
+    };
+    assert_eq!(store.load(&topic("b"), &group("g")).await.expect("loaded"), None);
+    let next = vec![one("a", "g", ag, 5), one("a", "g", ag, 6), one("a", "h", ah, 7), one("b", "g", 0, 8)];
+    let saved = store.save_many(next).await.expect("answered");
+    let [Ok(Saved::Yes(ag)), Ok(Saved::Conflict), Ok(Saved::Yes(ah)), Ok(Saved::Yes(bg))] = saved[..] else {
+        panic!("{saved:?}")
+    };
+    for (name, of, floor, version) in [("a", "g", 5, ag), ("a", "h", 7, ah), ("b", "g", 8, bg)] {
+        let loaded = store.load(&topic(name), &group(of)).await.expect("loaded");
+        assert_eq!(loaded, Some((state(floor), version)), "{name} {of}");
+    }
+    let large = |floor| GroupState {
+        unfinished: (0..20_000).map(|n| Unfinished { seq: floor + n, attempts: 1, not_before: Millis(n) }).collect(),
+        ..state(floor)
+    };
+    let many: Vec<String> = (0..50).map(|n| format!("m{n}")).collect();
+    let saves = many.iter().map(|name| Save { state: large(1_000_000), ..one(name, "g", 0, 1) }).collect();
+    let saved = store.save_many(saves).await.expect("answered");
+    assert!(saved.iter().all(|saved| matches!(saved, Ok(Saved::Yes(_)))) && saved.len() == 50, "{saved:?}");
+    let loaded = store.load(&topic("m49"), &group("g")).await.expect("loaded");
+    assert_eq!(loaded.map(|(state, _)| state), Some(large(1_000_000)));
 }
 
 /// Never both, never none.

@@ -103,6 +103,7 @@ macro_rules! suite {
             retention_does_not_wait_for_a_group_that_is_behind
             settings_are_the_defaults_until_they_are_set
             a_group_is_saved_by_compare_and_set
+            many_states_are_saved_at_once_each_with_its_own_outcome
             of_two_savers_one_wins
             groups_are_listed_by_topic_and_forgotten_one_by_one
             a_forgotten_group_begins_anew

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::{
     Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
-    Result, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
 /// What an engine is asked for.
@@ -19,7 +19,7 @@ pub enum Call {
     Read,
     /// Anything that is found by something else than its seq: an id, a key, a time.
     Search,
-    /// A save of a group's state.
+    /// A save of the states of groups.
     Save,
     /// The list of all topics.
     Topics,
@@ -144,14 +144,8 @@ impl<S: Store, W: Watcher> GroupStore for Watched<S, W> {
     fn load<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<(GroupState, Version)>> {
         self.call_on(Call::Load, Some(topic), move || self.store.load(topic, group))
     }
-    fn compare_and_set<'a>(
-        &'a self,
-        topic: &'a Topic,
-        group: &'a Group,
-        expected: Version,
-        state: GroupState,
-    ) -> Pending<'a, Saved> {
-        self.call(Call::Save, move || self.store.compare_and_set(topic, group, expected, state))
+    fn save_many(&self, saves: Vec<Save>) -> Pending<'_, Vec<Result<Saved>>> {
+        self.call(Call::Save, move || self.store.save_many(saves))
     }
     fn groups<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Vec<(Group, GroupState)>> {
         self.call(Call::Other, move || self.store.groups(topic))

@@ -27,11 +27,8 @@ pub(in crate::log) enum Request {
         reply: oneshot::Sender<Result<Vec<Outcome>>>,
     },
     Save {
-        topic: Topic,
-        group: Group,
-        expected: Version,
-        state: Vec<u8>,
-        reply: oneshot::Sender<Result<Saved>>,
+        saves: Vec<EncodedSave>,
+        reply: oneshot::Sender<Result<Vec<Result<Saved>>>>,
     },
     Forget {
         topic: Topic,
@@ -54,6 +51,22 @@ pub(in crate::log) enum Request {
     },
 }
 
+/// A state of a group on its way into a frame.
+#[derive(Debug)]
+pub(in crate::log) struct EncodedSave {
+    pub(in crate::log) topic: Topic,
+    pub(in crate::log) group: Group,
+    pub(in crate::log) expected: Version,
+    pub(in crate::log) state: Vec<u8>,
+}
+
+impl EncodedSave {
+    /// Bytes it takes in a frame, at most.
+    pub(in crate::log) fn bound(&self) -> usize {
+        self.state.len() + 512
+    }
+}
+
 impl Request {
     /// Bytes it takes in a frame, at most.
     pub(in crate::log) fn bound(&self) -> u64 {
@@ -63,7 +76,7 @@ impl Request {
                 let of = |event: &NewEvent| event.body.len() as u64 + 112 + event.topic.as_str().len() as u64;
                 events.iter().map(of).sum()
             }
-            Self::Save { state, .. } => state.len() as u64 + 512,
+            Self::Save { saves, .. } => saves.iter().map(|save| save.bound() as u64).sum(),
             Self::Settings { .. } => 4096,
             Self::Forget { .. } | Self::Trim { .. } => 512,
             Self::Rotate { .. } => 0,
@@ -274,8 +287,7 @@ mod tests {
     }
 
     fn save() -> Request {
-        let (topic, group) = (Topic::parse("t").expect("a topic"), Group::parse("g").expect("a group"));
-        Request::Save { topic, group, expected: 0, state: Vec::new(), reply: oneshot::channel().0 }
+        Request::Save { saves: Vec::new(), reply: oneshot::channel().0 }
     }
 
     /// A queue to which appends came at these times, and that has given them out.

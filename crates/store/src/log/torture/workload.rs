@@ -10,7 +10,7 @@ use super::ledger::Ledger;
 use crate::log::Log;
 use crate::log::disk::test::TestDisk;
 use crate::suite::{event, topic};
-use crate::{Compaction, EventLog, GroupState, GroupStore, Outcome, Saved, TopicSettings};
+use crate::{Compaction, EventLog, GroupState, GroupStore, Outcome, Save, Saved, TopicSettings};
 
 /// What a workload does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,20 +100,32 @@ async fn append(log: &Log, disk: &TestDisk, random: &mut Random, ledger: &mut Le
 }
 
 async fn save(log: &Log, disk: &TestDisk, random: &mut Random, ledger: &mut Ledger) {
-    let name = topic(TOPICS[usize::try_from(random.below(2)).unwrap_or(0)]);
+    let first = usize::try_from(random.below(2)).unwrap_or(0);
     let group = Group::parse(GROUPS[usize::try_from(random.below(2)).unwrap_or(0)]).expect("a group");
-    let forget = random.below(5) == 0;
-    let number = ledger.intend(&name, &group, forget);
-    let answered = if forget {
-        log.forget(&name, &group).await.is_ok()
-    } else {
+    if random.below(5) == 0 {
+        let name = topic(TOPICS[first]);
+        let number = ledger.intend(&name, &group, true);
+        if log.forget(&name, &group).await.is_ok() {
+            ledger.saved(disk.calls(), &name, &group, number);
+        }
+        return;
+    }
+    // One state, or those of two topics at once.
+    let names =
+        if random.below(2) == 0 { vec![topic(TOPICS[first])] } else { vec![topic(TOPICS[0]), topic(TOPICS[1])] };
+    let (mut saves, mut numbers) = (Vec::new(), Vec::new());
+    for name in names {
+        let number = ledger.intend(&name, &group, false);
         let Ok(saved) = log.load(&name, &group).await else { return };
-        let version = saved.map_or(0, |(_, version)| version);
-        let floor = ledger.last_seq(&name);
-        let state = GroupState { floor, generation: number, ..GroupState::default() };
-        matches!(log.compare_and_set(&name, &group, version, state).await, Ok(Saved::Yes(_)))
-    };
-    if answered {
-        ledger.saved(disk.calls(), &name, &group, number);
+        let expected = saved.map_or(0, |(_, version)| version);
+        let state = GroupState { floor: ledger.last_seq(&name), generation: number, ..GroupState::default() };
+        saves.push(Save { topic: name.clone(), group: group.clone(), expected, state });
+        numbers.push((name, number));
+    }
+    let outcomes = log.save_many(saves).await.unwrap_or_default();
+    for ((name, number), outcome) in numbers.into_iter().zip(outcomes) {
+        if matches!(outcome, Ok(Saved::Yes(_))) {
+            ledger.saved(disk.calls(), &name, &group, number);
+        }
     }
 }

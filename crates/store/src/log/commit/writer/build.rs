@@ -14,7 +14,7 @@ use promethean_event::{EventId, Group, IdOrigin, NewEvent, Seq, Topic};
 use super::frame::{Answer, Change, Frame, Run, Unseen};
 use crate::log::commit::codec::{Held, put, put_event};
 use crate::log::commit::entry;
-use crate::log::commit::queue::Request;
+use crate::log::commit::queue::{EncodedSave, Request};
 use crate::log::flush::ids::At;
 use crate::log::flush::index::View;
 use crate::log::flush::manifest::TopicEntry;
@@ -86,11 +86,9 @@ impl Builder {
                 Err(Error::Damaged(what)) => drop(reply.send(Err(Error::Unknown(what)))),
                 Err(error) => drop(reply.send(Err(error))),
             },
-            Request::Save { topic, group, expected, state, reply } => {
-                match self.save(&topic, group, expected, state, frame) {
-                    Ok(saved) => frame.answers.push(Answer::Save(reply, saved)),
-                    Err(error) => drop(reply.send(Err(error))),
-                }
+            Request::Save { saves, reply } => {
+                let saved = saves.into_iter().map(|save| self.save(save, frame)).collect();
+                frame.answers.push(Answer::Save(reply, saved));
             }
             Request::Forget { topic, group, reply } => {
                 let known = self.names.get(&topic).copied();
@@ -298,15 +296,9 @@ impl Builder {
         state.inner.lock().groups.get(group).map(|(version, _)| *version)
     }
 
-    fn save(
-        &mut self,
-        topic: &Topic,
-        group: Group,
-        expected: Version,
-        state: Vec<u8>,
-        frame: &mut Frame,
-    ) -> Result<Saved> {
-        let known = self.names.get(topic).copied();
+    fn save(&mut self, save: EncodedSave, frame: &mut Frame) -> Result<Saved> {
+        let EncodedSave { topic, group, expected, state } = save;
+        let known = self.names.get(&topic).copied();
         let now = known.and_then(|topic| self.group_version(topic, &group));
         if now.unwrap_or(0) != expected {
             return Ok(Saved::Conflict);
@@ -315,7 +307,7 @@ impl Builder {
         if now.is_none() && self.groups >= limit {
             return Err(Error::Refused(format!("there are {limit} groups already; raise max_groups for more")));
         }
-        let topic = self.topic(topic, frame)?;
+        let topic = self.topic(&topic, frame)?;
         self.version += 1;
         entry::put_save(&mut frame.bytes, self.topics[topic].state.number, &group, self.version, &state);
         self.groups += usize::from(now.is_none());

@@ -50,7 +50,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) enum Answer {
     Append(oneshot::Sender<Result<Vec<Outcome>>>, Vec<Outcome>),
-    Save(oneshot::Sender<Result<Saved>>, Saved),
+    Save(oneshot::Sender<Result<Vec<Result<Saved>>>>, Vec<Result<Saved>>),
     Forget(oneshot::Sender<Result<bool>>, bool),
     Done(oneshot::Sender<Result<()>>),
 }
