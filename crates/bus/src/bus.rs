@@ -23,6 +23,7 @@ use crate::patterns::Patterns;
 use crate::pull::Pulls;
 use crate::relay::{Cluster, Origin, SeekTo};
 use crate::runner::{self, Handle, Input, Room, seek_of};
+use crate::shard::Shards;
 use crate::status;
 use crate::subscription::Membership;
 use crate::{Burst, Error, Placed, Published, Subscription, burst};
@@ -80,6 +81,8 @@ pub(crate) struct Core {
     next_subscription: AtomicU64,
     /// Above every lease of a runner that has ended: the clock alone may stand still between two of them.
     pub(crate) leases: AtomicU64,
+    /// The tasks that drive groups.
+    pub(crate) shards: Shards,
     /// What groups with a backlog have read ahead.
     pub(crate) ahead: Arc<Room>,
     draining: AtomicBool,
@@ -111,6 +114,7 @@ impl Bus {
             runners: Mutex::default(),
             next_subscription: AtomicU64::new(1),
             leases: AtomicU64::new(0),
+            shards: Shards::new(),
             ahead: Arc::default(),
             draining: AtomicBool::new(false),
             damage_told: Mutex::default(),

@@ -41,6 +41,7 @@ mod patterns;
 mod pull;
 mod relay;
 mod runner;
+mod shard;
 mod status;
 mod subscription;
 mod tail;

@@ -29,6 +29,7 @@ use crate::bus::Core;
 use crate::dead_letters::write::Writer;
 use crate::group::{Command, Dispatcher, MemberId};
 use crate::metrics::GroupObserver;
+use crate::shard::Saves;
 
 use ahead::Ahead;
 pub(crate) use ahead::Room;
@@ -65,6 +66,7 @@ pub(crate) struct Runner {
     wake: Arc<Notify>,
     snapshot: Option<Box<dyn KeySnapshot>>,
     ahead: Ahead,
+    saves: Arc<Saves>,
     saving: Saving,
     letters: Writer,
     /// A read failed: the dispatcher is told, and asks again, at this time.
@@ -103,7 +105,7 @@ struct Fatal(Error);
 
 impl Runner {
     fn new(seat: Seat, owned: Option<Owned>) -> Self {
-        let Seat { core, topic, group, inputs, members, wake } = seat;
+        let Seat { core, topic, group, inputs, members, wake, saves } = seat;
         let version = owned.as_ref().map_or(0, |owned| owned.version);
         let held = owned.map(|Owned { first_lease, state, fence, .. }| Held { first_lease, fence, state, lost: false });
         Self {
@@ -119,6 +121,7 @@ impl Runner {
             members,
             wake,
             snapshot: None,
+            saves,
             saving: Saving::default(),
             letters: Writer::default(),
             read_again: None,
@@ -130,14 +133,14 @@ impl Runner {
 
     /// Steps down: nothing more goes out, and whoever waits for a save finds its answer dropped, and asks again.
     fn into_seat(self) -> Seat {
-        let Self { core, topic, group, inputs, mut members, wake, .. } = self;
+        let Self { core, topic, group, inputs, mut members, wake, saves, .. } = self;
         for member in members.values_mut() {
             member.outgoing.clear();
             member.handed.next_owner();
             member.lane.clear();
             member.lane.release();
         }
-        Seat { core, topic, group, inputs, members, wake }
+        Seat { core, topic, group, inputs, members, wake, saves }
     }
 
     /// Runs a group that no other hub could, to the end.
@@ -167,7 +170,7 @@ impl Runner {
                 }
             }
             let turn = self.turn(now).await;
-            self.save()?;
+            self.save();
             if turn.more {
                 tokio::task::yield_now().await;
                 continue;

@@ -1,23 +1,18 @@
 //! Saving what the dispatcher decided: one save at a time, and what happens meanwhile goes into the next.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-
-use promethean_store::{Error as StoreError, Result as StoreResult, Saved};
+use promethean_store::{Error as StoreError, Result as StoreResult, Save, Saved};
 use tokio::sync::oneshot;
 
 use super::{Fatal, Runner, TRY_AGAIN};
+use crate::shard::PendingSave;
 use crate::{Code, Error};
 
 type Waiter = Box<dyn FnOnce(Result<(), Error>) + Send>;
-type Save = Pin<Box<dyn Future<Output = StoreResult<Saved>> + Send>>;
 
 /// The save under way and who waits for which.
 #[derive(Default)]
 pub(super) struct Saving {
-    under_way: Option<Save>,
+    under_way: Option<PendingSave>,
     /// Answered when the save under way returns.
     covered: Vec<Waiter>,
     /// Answered when the next one returns.
@@ -65,16 +60,6 @@ impl Saving {
         }
     }
 
-    /// What became of the save under way, where that is known already.
-    fn done_at_once(&mut self) -> Option<StoreResult<Saved>> {
-        // Nobody has to be woken by it: who waits for it asks again.
-        let Poll::Ready(saved) = self.under_way.as_mut()?.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-            return None;
-        };
-        self.under_way = None;
-        Some(saved)
-    }
-
     pub(super) fn fail(&mut self, error: &Error) {
         for waiter in self.covered.drain(..).chain(self.next.drain(..)) {
             waiter(Err(error.clone()));
@@ -83,26 +68,14 @@ impl Saving {
 }
 
 impl Runner {
-    /// Starts a save if there is something to save and none is under way. An embedded store may have done it at once; and
-    /// what came while the last one was under way needs the next.
-    pub(super) fn save(&mut self) -> Result<(), Fatal> {
-        loop {
-            self.start_save();
-            match self.saving.done_at_once() {
-                None => return Ok(()),
-                saved => self.on_saved(saved)?,
-            }
-        }
-    }
-
-    fn start_save(&mut self) {
+    /// Starts a save if there is something to save and none is under way.
+    pub(super) fn save(&mut self) {
         let Some(dispatcher) = &mut self.dispatcher else { return };
         if self.saving.under_way.is_none() && self.saving.again.is_none() {
             if dispatcher.take_dirty() {
-                let (state, version) = (dispatcher.state(), self.version);
-                let (store, topic, group) = (Arc::clone(&self.core.store), self.topic.clone(), self.group.clone());
-                let save = async move { store.compare_and_set(&topic, &group, version, state).await };
-                self.saving.under_way = Some(Box::pin(save));
+                let (topic, group) = (self.topic.clone(), self.group.clone());
+                let save = Save { topic, group, expected: self.version, state: dispatcher.state() };
+                self.saving.under_way = Some(self.saves.save(save));
                 self.saving.covered.append(&mut self.saving.next);
             } else if self.letters.is_idle()
                 && let Some(done) = self.saving.drained.take()

@@ -23,6 +23,7 @@ use crate::group::{Dispatcher, MemberId, MemberOptions, Policy};
 use crate::inbox::Given;
 use crate::lane::{Lane, Subscriber};
 use crate::relay::{Cluster, Origin, RelayGiven};
+use crate::shard::Saves;
 
 /// How long whoever asks waits for an owner that can be reached: a little longer than a failover takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
@@ -37,8 +38,9 @@ pub(super) struct Seat {
     pub(super) group: Group,
     pub(super) inputs: mpsc::UnboundedReceiver<Input>,
     pub(super) members: HashMap<MemberId, Member>,
-    /// Wakes the task that serves the seat: a member may take more.
+    /// Wakes whoever serves the seat: a member may take more.
     pub(super) wake: Arc<Notify>,
+    pub(super) saves: Arc<Saves>,
 }
 
 /// A subscriber of this hub, or one that another hub has sent.
@@ -189,10 +191,11 @@ pub(super) enum End {
 pub(crate) fn spawn(core: &Arc<Core>, topic: &Topic, group: &Group) -> Handle {
     let (handle, inputs) = mpsc::unbounded_channel();
     let (topic, group, members, wake) = (topic.clone(), group.clone(), HashMap::new(), Arc::default());
-    let seat = Seat { core: Arc::clone(core), topic, group, inputs, members, wake };
+    let of = group.clone();
+    let seat = |saves| Seat { core: Arc::clone(core), topic, group, inputs, members, wake, saves };
     match &core.cluster {
-        None => drop(tokio::spawn(Runner::new(seat, None).run_alone())),
-        Some(cluster) => drop(tokio::spawn(seat.run(cluster.clone()))),
+        None => core.shards.drive(&core.store, &of, |saves| Runner::new(seat(saves), None).run_alone()),
+        Some(cluster) => core.shards.drive(&core.store, &of, |saves| seat(saves).run(cluster.clone())),
     }
     handle
 }
