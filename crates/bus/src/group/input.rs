@@ -184,8 +184,8 @@ impl Dispatcher {
             return;
         }
         if events.is_empty() {
-            // Everything up to the tail is gone: trimmed or compacted away.
-            let tail = self.progress.tail;
+            // Everything up to the tail of that time is gone: trimmed or compacted away.
+            let tail = self.progress.asked;
             if self.progress.next <= tail {
                 self.progress.mark_range(self.progress.next, tail, None);
                 self.progress.next = tail + 1;
@@ -239,7 +239,9 @@ impl Dispatcher {
     pub fn on_left_of_snapshot(&mut self, left: &[Seq], events: &[Event], now: Millis, out: &mut Vec<Command>) {
         self.progress.reading = false;
         for event in events {
-            if !self.pending.entries.contains_key(&event.seq) {
+            // An ack may have come since they were asked for.
+            let left = self.progress.carried.contains_key(&event.seq);
+            if left && !self.pending.entries.contains_key(&event.seq) {
                 self.admit(event, true, now, out);
             }
         }

@@ -173,7 +173,7 @@ impl Dispatcher {
             }
             _ => return,
         };
-        self.progress.reading = true;
+        (self.progress.reading, self.progress.asked) = (true, self.progress.tail);
         out.push(command);
     }
 

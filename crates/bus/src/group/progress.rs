@@ -70,6 +70,8 @@ pub(super) struct Progress {
     pub(super) tail: Seq,
     /// A read is under way.
     pub(super) reading: bool,
+    /// The end of the topic when that read was asked for: events that were appended since are not in it.
+    pub(super) asked: Seq,
     /// The state changed since it was last taken for a save.
     pub(super) dirty: bool,
 }
@@ -88,6 +90,7 @@ impl Progress {
             next: state.floor + 1,
             tail: 0,
             reading: false,
+            asked: 0,
             dirty: false,
         }
     }

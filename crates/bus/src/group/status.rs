@@ -7,6 +7,12 @@ use super::entry::State;
 use super::{Counts, Dispatcher, MemberId};
 
 impl Dispatcher {
+    /// True if a member holds an event under this lease.
+    pub fn is_held(&self, seq: Seq, lease: u64) -> bool {
+        let entry = self.pending.entries.get(&seq);
+        entry.is_some_and(|entry| entry.lease == lease && matches!(entry.state, State::Held { .. }))
+    }
+
     /// True if a member could take an event that is not read yet.
     pub fn has_room(&self) -> bool {
         self.members.list.iter().any(|member| member.room() > 0)

@@ -116,9 +116,13 @@ impl Runner {
             return member.refuse(error);
         }
         let Some(dispatcher) = &mut self.dispatcher else { return };
-        if self.members.is_empty() && dispatcher.snapshot_cut().is_some() && dispatcher.has_read() {
-            // The dispatcher reads the snapshot anew under another policy; so does this.
-            self.snapshot = None;
+        if self.members.is_empty() {
+            // Under another policy, the dispatcher reads from its floor.
+            self.reads.clear();
+            dispatcher.on_read_failed();
+            if dispatcher.snapshot_cut().is_some() && dispatcher.has_read() {
+                self.snapshot = None;
+            }
         }
         let id = member.subscriber().id;
         if let Err((option, in_force)) = dispatcher.on_join(id, member.options, member.policy.clone()) {
@@ -214,6 +218,7 @@ impl Runner {
                     snapshot.map_or((None, None), |(snapshot, begun)| (Some(snapshot), Some(begun)));
                 dispatcher.on_seek(start, begun);
                 self.ahead.clear();
+                self.reads.clear();
                 self.letters.clear();
                 self.snapshot = snapshot;
                 for member in self.members.values() {
@@ -235,6 +240,7 @@ impl Runner {
             0 if self.saving.is_idle() => {
                 let forgotten = self.core.store.forget(&self.topic, &self.group).await;
                 (self.dispatcher, self.version, self.snapshot) = (None, 0, None);
+                self.reads.clear();
                 let _ = reply.send(forgotten.map_err(|error| Error::group(&error)));
                 return;
             }

@@ -11,6 +11,7 @@ mod deliver;
 mod follower;
 mod handed;
 mod input;
+mod read;
 mod save;
 mod seat;
 mod status;
@@ -35,6 +36,7 @@ use ahead::Ahead;
 pub(crate) use ahead::Room;
 use alarm::Alarm;
 pub(crate) use input::{Input, Join};
+use read::Reads;
 use save::Saving;
 use seat::{Member, Seat};
 pub(crate) use seat::{not_the_owner, spawn};
@@ -66,6 +68,7 @@ pub(crate) struct Runner {
     wake: Arc<Notify>,
     snapshot: Option<Box<dyn KeySnapshot>>,
     ahead: Ahead,
+    reads: Reads,
     saves: Arc<Saves>,
     saving: Saving,
     letters: Writer,
@@ -112,6 +115,7 @@ impl Runner {
             tail: core.store.watch(&topic),
             metrics: GroupObserver::new(&core.metrics, &topic, &group),
             ahead: Ahead::new(Arc::clone(&core.ahead)),
+            reads: Reads::default(),
             core,
             topic,
             group,
@@ -169,7 +173,7 @@ impl Runner {
                     self.on_input(input).await?;
                 }
             }
-            let turn = self.turn(now).await;
+            let turn = self.turn(now);
             self.save();
             if turn.more {
                 tokio::task::yield_now().await;
@@ -199,6 +203,7 @@ impl Runner {
                     Some(input) => self.on_input(input).await?,
                     None => return Ok(()),
                 },
+                () = self.reads.arrive() => {}
                 () = sleep_until(self.read_again) => {
                     self.read_again = None;
                     if let Some(dispatcher) = &mut self.dispatcher {
@@ -229,8 +234,9 @@ impl Runner {
         self.members.is_empty() && self.saving.is_idle() && self.letters.is_idle()
     }
 
-    /// One turn: lets time pass to `now` and carries out what the dispatcher says, a bounded number of events.
-    async fn turn(&mut self, now: Millis) -> Turn {
+    /// Lets time pass to `now` and carries out the dispatcher's commands, a bounded number of events. Awaits nothing: reads
+    /// that the store cannot answer at once are taken up in a later turn.
+    fn turn(&mut self, now: Millis) -> Turn {
         let Some(mut dispatcher) = self.dispatcher.take() else { return Turn::default() };
         let sharing = self.sharing(&mut dispatcher);
         let mut commands = std::mem::take(&mut self.commands);
@@ -242,9 +248,11 @@ impl Runner {
         for _ in 0..STEPS {
             dispatcher.on_tail(self.tail.borrow_and_update().seq);
             self.reserve(&mut dispatcher, &sharing);
+            read += self.take_reads(&mut dispatcher);
             turn.wake_at = dispatcher.poll(now, &mut commands);
             turn.more = !commands.is_empty();
-            read += self.carry_out(&mut dispatcher, &mut commands).await;
+            self.carry_out(&mut dispatcher, &mut commands);
+            read += self.take_reads(&mut dispatcher);
             // What follows from it is for the next step.
             std::mem::swap(&mut commands, &mut self.commands);
             if !turn.more || read >= TURN_EVENTS {
@@ -283,7 +291,8 @@ impl Runner {
             }
         }
         for (&id, member) in &mut self.members {
-            if member.bytes == 0 && dispatcher.wanted(id) > 0 && dispatcher.allowance(id) > 0 {
+            let wanted = dispatcher.wanted(id) > 0 && dispatcher.allowance(id) > 0;
+            if member.bytes == 0 && (wanted || self.reads.is_for(id)) {
                 member.bytes = member.lane.reserve_bytes(TURN_BYTES);
                 (member.full, member.waits) = (member.bytes == 0, member.bytes == 0);
             }
@@ -295,7 +304,8 @@ impl Runner {
     fn unreserve(&mut self, dispatcher: &mut Dispatcher, sharing: &[MemberId]) {
         for &id in sharing {
             let Some(member) = self.members.get(&id) else { continue };
-            let starved = !member.full && dispatcher.wanted(id) > dispatcher.allowance(id);
+            // With an allowance left, it waits for a read.
+            let starved = !member.full && dispatcher.wanted(id) > 0 && dispatcher.allowance(id) == 0;
             member.lane.settle(dispatcher.held_by(id), starved);
             // A member that waits for room is woken by it, not by news; any other is woken by news.
             dispatcher.on_allowance(id, if starved { 0 } else { usize::MAX });

@@ -12,4 +12,5 @@ mod letters;
 mod pull;
 mod saves;
 mod seed;
+mod slow_reads;
 mod unseen;

@@ -3,6 +3,7 @@
 mod answers;
 mod desk;
 mod hand_over;
+mod late_reads;
 mod model;
 mod snapshot;
 mod world;
