@@ -1,4 +1,4 @@
-//! What the dispatcher wants done. The runner carries it out and reports back with an `on_…`.
+//! Commands of the dispatcher. The runner carries them out and reports back with an `on_…`.
 
 use promethean_event::{Millis, Seq};
 
@@ -15,7 +15,7 @@ pub enum Command {
         max: usize,
         /// Most bytes; the last event may exceed them.
         bytes: usize,
-        /// There is more to come than these: whoever reads may read ahead.
+        /// More events follow than these: reading ahead pays.
         behind: bool,
     },
     /// Read up to `max` more events of the snapshot and report them with `on_snapshot`.
@@ -34,9 +34,9 @@ pub enum Command {
 pub struct Deliver {
     /// The event's place.
     pub seq: Seq,
-    /// Who gets it.
+    /// The member that gets it.
     pub member: MemberId,
-    /// The how-manieth delivery this is.
+    /// The delivery attempt, from 1.
     pub attempt: u32,
     /// The number of this delivery, the fence of late answers.
     pub lease: u64,
@@ -51,7 +51,7 @@ pub struct Deliver {
 pub struct DeadLetter {
     /// The event's place.
     pub seq: Seq,
-    /// How often it was delivered.
+    /// The deliveries so far.
     pub attempts: u32,
     /// Why the last delivery failed.
     pub reason: String,

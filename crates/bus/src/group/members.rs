@@ -9,18 +9,18 @@ use super::handed::HandOvers;
 /// A subscriber's number, unique in the hub.
 pub type MemberId = u64;
 
-/// What a member may choose for itself.
+/// Options that a member chooses for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberOptions {
     /// Most events it holds unacked.
     pub max_in_flight: usize,
-    /// How long its leases last.
+    /// The length of its leases.
     pub ack_timeout: Duration,
-    /// How many events to read at a time for it.
+    /// The events to read at a time for it.
     pub batch_size: usize,
 }
 
-/// What belongs to the group while it has members.
+/// Options that all members of a group share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
     /// In which order events go out.
@@ -92,7 +92,7 @@ impl Member {
         Self { id, options, in_flight: 0, allowance: usize::MAX, bytes: usize::MAX, paused: false, handed: None }
     }
 
-    /// How many more events it can take now.
+    /// Returns the number of events that it can take now.
     pub(super) fn room(&self) -> usize {
         match self.bytes {
             _ if self.paused => 0,
@@ -139,13 +139,13 @@ impl Members {
         Some(index)
     }
 
-    /// How many bytes all members that have room can take now.
+    /// Returns the bytes that all members with room can take now.
     pub(super) fn bytes(&self) -> usize {
         let open = self.list.iter().filter(|member| member.room() > 0);
         open.fold(0, |sum, member| sum.saturating_add(member.bytes))
     }
 
-    /// How many events all members together can take now.
+    /// Returns the number of events that all members together can take now.
     pub(super) fn room(&self) -> usize {
         self.list.iter().map(Member::room).sum()
     }

@@ -28,7 +28,7 @@ impl Dispatcher {
         self.progress.snapshot.as_ref().map(|snapshot| snapshot.cut)
     }
 
-    /// How many events a member holds.
+    /// Returns the number of events that a member holds.
     pub fn held_by(&self, id: MemberId) -> usize {
         self.members.get(id).map_or(0, |member| member.in_flight)
     }
@@ -69,7 +69,7 @@ impl Dispatcher {
         self.stats.counts
     }
 
-    /// How many events are held by members.
+    /// Returns the number of events that members hold.
     pub fn in_flight(&self) -> usize {
         self.pending.held
     }
@@ -97,7 +97,7 @@ impl Dispatcher {
         !self.members.policy.filter.is_empty()
     }
 
-    /// How often the cursor was moved by hand.
+    /// Returns the number of seeks.
     pub fn generation(&self) -> u64 {
         self.progress.generation
     }

@@ -38,7 +38,7 @@ pub(super) struct Seat {
     pub(super) group: Group,
     pub(super) inputs: mpsc::UnboundedReceiver<Input>,
     pub(super) members: HashMap<MemberId, Member>,
-    /// Wakes whoever serves the seat: a member may take more.
+    /// Wakes the task of the seat: a member may take more.
     pub(super) wake: Arc<Notify>,
     pub(super) saves: Arc<Saves>,
 }

@@ -3,7 +3,7 @@
 use super::super::{Command, Policy};
 use super::desk::Desk;
 
-/// What the dispatcher asks for, without an answer yet.
+/// Returns the dispatcher's commands, and answers none.
 fn asked(desk: &mut Desk) -> Vec<Command> {
     let mut commands = Vec::new();
     desk.dispatcher.poll(desk.now, &mut commands);
