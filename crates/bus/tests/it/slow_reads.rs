@@ -73,11 +73,11 @@ async fn a_pattern_with_shared_room_gets_each_event_once_from_a_slow_store() {
     while acked.len() < TOPICS * EVENTS {
         let delivery = next(&mut events).await;
         let number: usize = delivery.event().payload_as().expect("a number");
-        if number % 5 == 0 && failed.insert(number) {
+        if number.is_multiple_of(5) && failed.insert(number) {
             assert_eq!(delivery.attempt(), 1);
             delivery.nack_after("again", Duration::from_millis(20)).await.expect("nacked");
         } else {
-            assert_eq!(delivery.attempt(), 1 + u32::from(number % 5 == 0));
+            assert_eq!(delivery.attempt(), 1 + u32::from(number.is_multiple_of(5)));
             assert!(acked.insert(number), "{number} came again after its ack");
             delivery.ack().await.expect("acked");
         }
