@@ -4,24 +4,18 @@
 //! client's `ts` never reorders the log, so this is what `/latest-by-key` itself would say if only those events had ever
 //! been published. There is no index of the past: where a key's latest event is younger than T the topic is read once
 //! from its first event to where it ended when the question came, and of that only the places of the wanted keys are
-//! kept. So memory is bounded by the keys of a page, not by the topic; [`AT_ONCE`] questions are answered at a time.
+//! kept. So memory is bounded by the keys of a page, not by the topic; questions are answered by turns ([`Scan`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use promethean_event::{Millis, Seq, Topic};
-use promethean_store::{ReadMax, TopicInfo};
-use tokio::sync::Semaphore;
+use promethean_store::TopicInfo;
 
 use super::keys::FEW;
+use super::scan::{STEP, Scan};
 use crate::Hub;
 use crate::http::unreadable;
 use crate::rejection::Rejection;
-
-/// How many topics are read at a time; who comes later waits.
-const AT_ONCE: usize = 2;
-static SCANS: Semaphore = Semaphore::const_new(AT_ONCE);
-/// How much is read at a time.
-const CHUNK: ReadMax = ReadMax { events: 1_000, bytes: 1024 * 1024 };
 
 /// The places of the latest events of the wanted keys; never more than `most`, the first ones in the order of keys.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -118,13 +112,13 @@ async fn scan(
     most: usize,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Newest, Rejection> {
-    let _turn = SCANS.acquire().await.map_err(|_| Rejection::shutting_down())?;
+    let mut turn = Scan::begin().await;
     let store = hub.bus.store();
     let mut newest = Newest::default();
     let Some(info) = store.info(topic).await.map_err(unreadable)? else { return Ok(newest) };
     let mut next = info.first_seq;
-    while next <= info.last_seq && !hub.drain.has_begun() {
-        let events = store.read(topic, next, CHUNK).await.map_err(unreadable)?;
+    while next <= info.last_seq {
+        let events = store.read(topic, next, STEP).await.map_err(unreadable)?;
         let Some(last) = events.last() else { break };
         next = last.seq + 1;
         for event in events.iter().filter(|event| event.seq <= info.last_seq && event.ts <= at) {
@@ -132,10 +126,9 @@ async fn scan(
                 newest.see(&key, Place { seq: event.seq, tombstone: event.is_tombstone() }, most);
             }
         }
-        // The memory engine answers at once: others get their turn too.
-        tokio::task::yield_now().await;
+        turn.rest(hub).await?;
     }
-    if hub.drain.has_begun() { Err(Rejection::shutting_down()) } else { Ok(newest) }
+    Ok(newest)
 }
 
 #[cfg(test)]

@@ -9,23 +9,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use promethean_bus::{Bus, Envelope};
+use promethean_bus::Envelope;
 use promethean_event::{Event, Seq, Topic};
-use promethean_store::{GroupState, ReadMax};
-use tokio::sync::Semaphore;
+use promethean_store::GroupState;
 
 use super::dead_letters::Dead;
+use super::scan::{STEP, Scan};
 use crate::Hub;
 use crate::http::unreadable;
 use crate::rejection::Rejection;
 
-/// How many topics are counted at a time; who comes later waits.
-static SCANS: Semaphore = Semaphore::const_new(2);
 /// Letters and bytes of them that one question reads at most.
 const LETTERS: u64 = 1_000_000;
 const BYTES: usize = 1024 * 1024 * 1024;
-/// How much is read at a time.
-const CHUNK: ReadMax = ReadMax { events: 1_000, bytes: 1024 * 1024 };
 /// Topics whose counts are kept.
 const KEPT: usize = 64;
 /// Groups, and reasons, of a topic that are told apart.
@@ -125,12 +121,12 @@ fn largest<K: Ord>(mut rows: Rows<K>, most: usize, other: u64) -> (Rows<K>, u64)
 pub(super) async fn counted(hub: &Hub, letters: &Topic, dead: &Dead) -> Result<Tally, Rejection> {
     let tally = hub.dead_counts.of(letters);
     let mut tally = tally.lock().await;
-    count_on(&hub.bus, letters, dead, &mut tally, LETTERS).await?;
+    count_on(hub, letters, dead, &mut tally, LETTERS).await?;
     Ok(tally.clone())
 }
 
 /// Goes on with a count, or begins it anew where it is of something else; reads at most about `most` letters.
-async fn count_on(bus: &Bus, letters: &Topic, dead: &Dead, tally: &mut Tally, most: u64) -> Result<(), Rejection> {
+async fn count_on(hub: &Hub, letters: &Topic, dead: &Dead, tally: &mut Tally, most: u64) -> Result<(), Rejection> {
     if tally.state != dead.state || tally.first != dead.info.first_seq {
         let (state, first) = (dead.state.clone(), dead.info.first_seq);
         *tally = Tally { next: first.max(state.floor + 1), state, first, ..Tally::default() };
@@ -138,11 +134,10 @@ async fn count_on(bus: &Bus, letters: &Topic, dead: &Dead, tally: &mut Tally, mo
     if tally.next > dead.info.last_seq {
         return Ok(());
     }
-    // Never closed; without a permit the work is the same.
-    let _turn = SCANS.acquire().await.ok();
+    let mut turn = Scan::begin().await;
     let (mut read, mut bytes) = (0, 0);
     while tally.next <= dead.info.last_seq && read < most && bytes < BYTES {
-        let chunk = bus.store().read(letters, tally.next, CHUNK).await.map_err(unreadable)?;
+        let chunk = hub.bus.store().read(letters, tally.next, STEP).await.map_err(unreadable)?;
         let Some(last) = chunk.last() else { break };
         for event in chunk.iter().filter(|event| !dead.is_redriven(event.seq)) {
             tally.see(event);
@@ -150,15 +145,19 @@ async fn count_on(bus: &Bus, letters: &Topic, dead: &Dead, tally: &mut Tally, mo
         tally.next = last.seq + 1;
         read += chunk.len() as u64;
         bytes += chunk.iter().map(|event| event.body.len()).sum::<usize>();
-        // Reading from memory never waits: others have their turn here.
-        tokio::task::yield_now().await;
+        turn.rest(hub).await?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use promethean_bus::Bus;
+
     use super::*;
+    use crate::EdgeConfig;
+    use crate::auth::{AuthConfig, Authenticator};
+    use crate::limits::Quotas;
 
     #[test]
     fn kinds_beyond_the_bound_are_counted_together_and_no_letter_is_lost() {
@@ -177,23 +176,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_count_that_stopped_at_its_bound_says_so_and_goes_on_with_the_next_question() {
+        let auth = Authenticator::new(&AuthConfig::default()).expect("a configuration");
         let bus = Bus::new(Arc::new(promethean_store::memory::Memory::new()), Default::default());
+        let hub = Hub::new(bus, auth, Quotas::default(), EdgeConfig::default());
         let topic = Topic::parse("dlq.t").expect("a topic");
-        for n in 0..2_500 {
+        for n in 0..600 {
             let letter = serde_json::json!({ "group": "g", "err": "boom", "original": { "payload": n } });
-            bus.publish_value(&topic, &letter).await.expect("published");
+            hub.bus.publish_value(&topic, &letter).await.expect("published");
         }
-        let info = bus.store().info(&topic).await.expect("readable").expect("there");
+        let info = hub.bus.store().info(&topic).await.expect("readable").expect("there");
         let mut dead = Dead { info, state: GroupState::default() };
         let mut tally = Tally::default();
-        for expected in [1_000, 2_000, 2_500, 2_500] {
-            count_on(&bus, &topic, &dead, &mut tally, 1).await.expect("counted");
+        for expected in [256, 512, 600, 600] {
+            count_on(&hub, &topic, &dead, &mut tally, 1).await.expect("counted");
             assert_eq!((tally.counted, tally.groups(9)), (expected, (vec![("g", expected)], 0)));
         }
         dead.state.done.insert(11, 20, None);
         dead.state.floor = 10;
-        count_on(&bus, &topic, &dead, &mut tally, 10_000).await.expect("counted");
-        assert_eq!((tally.counted, tally.reasons(9)), (2_480, (vec![(("boom", "g"), 2_480)], 0)), "anew");
+        count_on(&hub, &topic, &dead, &mut tally, 10_000).await.expect("counted");
+        assert_eq!((tally.counted, tally.reasons(9)), (580, (vec![(("boom", "g"), 580)], 0)), "anew");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::dead_counts::{Tally, counted};
+use super::scan::Scan;
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{Caller, Changer, Query, SMALL, json_body, parse_json, read_body, unreadable};
@@ -197,6 +198,7 @@ async fn newest(
     limit: usize,
 ) -> Result<(Vec<Event>, bool), Rejection> {
     let (mut events, mut end, mut bytes) = (Vec::new(), before, 0);
+    let mut turn = Scan::begin().await;
     while events.len() < limit && end > dead.info.first_seq && bytes < hub.config.max_frame_bytes {
         // A window at a time: the log is read upwards, the page goes downwards.
         let wanted = (limit - events.len()).min(50) as u64;
@@ -205,6 +207,7 @@ async fn newest(
         bytes += window.iter().map(|event| event.body.len()).sum::<usize>();
         events.extend(window.into_iter().rev());
         end = start;
+        turn.rest(hub).await?;
     }
     Ok((events, end > dead.info.first_seq))
 }

@@ -11,6 +11,7 @@ use axum::response::Response;
 use promethean_event::{Code, Event, Millis, Topic, json};
 
 use super::as_of;
+use super::scan::Scan;
 use crate::Hub;
 use crate::http::{Caller, Query, event_at, json_body, json_text, unreadable};
 use crate::rejection::Rejection;
@@ -61,11 +62,12 @@ async fn latest(hub: &Hub, topic: &Topic, keys: &[String]) -> Result<Vec<Option<
 
 /// An object of all of `keys`, with `null` where there is none.
 async fn of_keys(hub: &Hub, topic: &Topic, keys: &[String]) -> Result<Response, Rejection> {
-    let mut entries = Entries::new(hub, Vec::new());
+    let (mut entries, mut turn) = (Entries::new(hub, Vec::new()), Scan::begin().await);
     for some in keys.chunks(FEW) {
         for (key, event) in some.iter().zip(latest(hub, topic, some).await?) {
             entries.push_named(key, event.as_ref())?;
         }
+        turn.rest(hub).await?;
     }
     Ok(json_text(entries.close()))
 }
@@ -113,8 +115,10 @@ async fn past(
 
 async fn past_of_keys(hub: &Hub, topic: &Topic, given: &[&str], at: Millis) -> Result<Response, Rejection> {
     let keys = named(given);
-    let mut entries = Entries::new(hub, Vec::new());
-    for (key, seq) in keys.iter().zip(as_of::of_keys(hub, topic, &keys, at).await?) {
+    let seqs = as_of::of_keys(hub, topic, &keys, at).await?;
+    let (mut entries, mut turn) = (Entries::new(hub, Vec::new()), Scan::begin().await);
+    for (key, seq) in keys.iter().zip(seqs) {
+        turn.rest(hub).await?;
         let event = match seq {
             Some(seq) => event_at(hub, topic, seq).await?,
             None => None,
@@ -135,8 +139,9 @@ async fn past_page(
     at: Millis,
 ) -> Result<(Entries, Option<String>), Rejection> {
     let as_of::Page { seqs, mut next } = as_of::page(hub, topic, after, limit, at).await?;
-    let (mut entries, mut last) = (Entries::new(hub, Vec::new()), None);
+    let (mut entries, mut last, mut turn) = (Entries::new(hub, Vec::new()), None, Scan::begin().await);
     for (key, seq) in seqs {
+        turn.rest(hub).await?;
         if let Some(event) = event_at(hub, topic, seq).await?
             && !entries.push(&key, Some(&event))
         {
@@ -153,7 +158,7 @@ async fn page(hub: &Hub, topic: &Topic, after: Option<&str>, limit: usize) -> Re
     let mut out = br#"{"topic":"#.to_vec();
     json::write_string(&mut out, topic.as_str());
     out.extend_from_slice(br#","entries":"#);
-    let mut entries = Entries::new(hub, out);
+    let (mut entries, mut turn) = (Entries::new(hub, out), Scan::begin().await);
     let (mut after, mut more) = (after.map(str::to_owned), true);
     'pages: while more && entries.count < limit {
         let page = hub.bus.store().keys(topic, after.as_deref(), (limit - entries.count).min(entries.at_once())).await;
@@ -167,6 +172,7 @@ async fn page(hub: &Hub, topic: &Topic, after: Option<&str>, limit: usize) -> Re
             }
             after = Some(key.into_owned());
         }
+        turn.rest(hub).await?;
     }
     Ok(json_text(finish(entries, after.as_deref().filter(|_| more))))
 }

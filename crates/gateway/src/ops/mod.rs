@@ -18,6 +18,7 @@ mod holders;
 mod inflight;
 mod keys;
 mod samples;
+mod scan;
 mod seek;
 mod settings;
 mod topics;

@@ -19,6 +19,7 @@ mod ops_metrics;
 mod ops_page;
 mod ops_read;
 mod ops_routes;
+mod ops_scan;
 mod reading_whole;
 #[cfg(feature = "otel")]
 mod trace;
