@@ -44,8 +44,9 @@ pub(crate) async fn open_store(config: &Config) -> Result<Opened, Failure> {
             tokio::spawn(keep_within_bounds(Arc::clone(&memory)));
             memory
         }
-        Engine::Log { dir, sync, compress } => {
-            let options = Options { sync: *sync, compress: *compress, ..Options::new(dir) };
+        Engine::Log { dir, sync, compress, open_files } => {
+            let (sync, compress, open_files) = (*sync, *compress, *open_files);
+            let options = Options { sync, compress, open_files, ..Options::new(dir) };
             // Opening replays the journal: that may take a moment, and blocks.
             let opened = tokio::task::spawn_blocking(move || Log::open(options)).await;
             Arc::new(opened.map_err(Failure::failed)?.map_err(Failure::failed)?)

@@ -19,7 +19,7 @@ use promethean_gateway::EdgeConfig;
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
 use promethean_gateway::limits::Rate;
 use promethean_store::TopicSettings;
-use promethean_store::log::Sync;
+use promethean_store::log::{Options, Sync};
 
 use crate::outbox::{OutboxConfig, Place};
 
@@ -48,7 +48,7 @@ impl ConfigError {
 /// Which engine, with what it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Engine {
-    Log { dir: PathBuf, sync: Sync, compress: bool },
+    Log { dir: PathBuf, sync: Sync, compress: bool, open_files: usize },
     Memory,
     Mongo { url: Secret },
 }
@@ -296,12 +296,16 @@ fn engine(layers: &mut Layers, environment: Environment<'_>) -> Result<Engine, C
     match read.text("store").unwrap_or("log") {
         "log" => {
             let (sync, compress) = (read.parsed("sync", str::parse)?, read.yes("compress")?);
+            let open_files = read.count("store_open_files")?;
+            if open_files < Options::MIN_OPEN_FILES {
+                return Err(read.wrong("store_open_files", format!("{open_files} must be at least 64")));
+            }
             let (dir, origin) = data_dir(read.text("data_dir"), environment)
                 .ok_or_else(|| ConfigError::new("data_dir", "there is no home directory: set PROMETHEAN_DATA_DIR"))?;
             if let Some(origin) = origin {
                 layers.infer("data_dir", Said { text: dir.display().to_string(), origin });
             }
-            Ok(Engine::Log { dir, sync, compress })
+            Ok(Engine::Log { dir, sync, compress, open_files })
         }
         "memory" => Ok(Engine::Memory),
         "mongo" => match mongo {

@@ -150,6 +150,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Some("false"),
         "Compress flushed events of the log (lz4): less disk for more work. Existing data stays readable",
     ),
+    plain(
+        STORE,
+        "store_open_files",
+        "COUNT",
+        Some("512"),
+        "Most files that the log keeps open, whatever the number of topics; at least 64",
+    ),
     secret(seeded(
         "MONGO_URL",
         plain(STORE, "mongo_url", "URL", None, "A MongoDB replica set; set, it means store = mongo"),

@@ -188,7 +188,8 @@ fn the_engine_is_the_one_that_was_said_last() {
     let engine = |flags: &[(&str, &str)], variables: &[(&str, &str)], file: &str| {
         resolve(flags, variables, file).expect("good").0.engine
     };
-    let log = Engine::Log { dir: "/home/somebody/.local/share/promethean".into(), sync: Sync::Always, compress: false };
+    let dir = "/home/somebody/.local/share/promethean".into();
+    let log = Engine::Log { dir, sync: Sync::Always, compress: false, open_files: 512 };
     let mongo = Engine::Mongo { url: Secret::new("mongodb://m") };
     let url = ("MONGO_URL", "mongodb://m");
     assert_eq!(engine(&[], &[], ""), log);
@@ -212,6 +213,13 @@ fn the_data_directory_follows_the_order_of_the_contract() {
     assert_eq!(dir(&[xdg]), "/xdg/promethean");
     assert_eq!(dir(&[xdg, state]), "/state/one");
     assert_eq!(dir(&[xdg, state, ("PROMETHEAN_DATA_DIR", "/said")]), "/said");
+}
+
+#[test]
+fn the_log_may_have_64_files_open_or_more() {
+    let engine = |said| resolve(&[("store_open_files", said)], &[], "").map(|config| config.0.engine);
+    assert!(matches!(engine("64"), Ok(Engine::Log { open_files: 64, .. })));
+    assert!(refused(&[("store_open_files", "63")], &[], "").contains("at least 64"));
 }
 
 #[test]

@@ -137,6 +137,7 @@ fn guarded<T>(shared: &Shared, work: impl FnOnce() -> T) -> Option<T> {
 /// Ends the threads: the writer after what it has accepted, the background at once. Then the lock is free.
 fn stop(shared: &Shared, running: Option<Running>) {
     let Some(running) = running else { return };
+    shared.files.end();
     shared.queue.close();
     for thread in running.writing {
         let _ = thread.join();

@@ -59,7 +59,7 @@ impl fmt::Display for Sync {
     }
 }
 
-/// How the engine is opened.
+/// Options of the engine.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The data directory; made where it does not exist.
@@ -89,11 +89,16 @@ pub struct Options {
     pub max_topics: usize,
     /// Most groups over all topics; over it, a new one is refused.
     pub max_groups: usize,
+    /// Most files that the engine keeps open; at least [`Options::MIN_OPEN_FILES`].
+    pub open_files: usize,
     /// Where the files are.
     pub disk: Arc<dyn Disk>,
 }
 
 impl Options {
+    /// The smallest [`Options::open_files`].
+    pub const MIN_OPEN_FILES: usize = 64;
+
     /// The defaults, in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -110,6 +115,7 @@ impl Options {
             pin_for: crate::pins::LONGEST,
             max_topics: 100_000,
             max_groups: 1_000_000,
+            open_files: 512,
             disk: Arc::new(Real),
         }
     }

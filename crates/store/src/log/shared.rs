@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::log::closed;
 use crate::log::commit::codec::Held;
 use crate::log::commit::queue::Queue;
+use crate::log::disk::files::Files;
 use crate::log::flush::ids::{At, Recent, Table};
 use crate::log::flush::index::{Index, View};
 use crate::log::flush::manifest::{Manifest, TopicEntry};
@@ -30,13 +31,15 @@ use crate::{Error, Result, Tail};
 
 /// Names that are watched before there is a topic; over it, those that nobody watches any more are forgotten.
 const MAX_AWAITED: usize = 10_000;
-/// Segments that are kept open for reading.
+/// Segments whose footers are kept in memory.
 const MAX_OPEN: usize = 256;
 
 /// What the engine's threads and its callers share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: Options,
+    /// The disk of the options.
+    pub(super) files: Files,
     pub(super) topics: RwLock<Topics>,
     pub(super) recent: Mutex<Recent>,
     /// Oldest first.
@@ -143,7 +146,7 @@ impl Topics {
 /// Topic, first seq, generation.
 type SegmentKey = (u32, Seq, u64);
 
-/// Segments that are open for reading; the one that was not used for longest is closed first.
+/// Segments that are ready to be read; the one that was not used for longest goes first.
 #[derive(Debug, Default)]
 pub(super) struct OpenSegments {
     open: HashMap<SegmentKey, (u64, Arc<Segment>), RandomState>,
@@ -151,7 +154,13 @@ pub(super) struct OpenSegments {
 }
 
 impl Shared {
-    pub(super) fn new(options: Options, manifest: Manifest, index: Index, tables: Vec<Arc<Table>>) -> Self {
+    pub(super) fn new(
+        options: Options,
+        files: Files,
+        manifest: Manifest,
+        index: Index,
+        tables: Vec<Arc<Table>>,
+    ) -> Self {
         let mut topics = Topics::default();
         for entry in manifest.topics.values() {
             topics.add(entry);
@@ -159,6 +168,7 @@ impl Shared {
         Self {
             queue: Queue::new(options.queue_bytes),
             options,
+            files,
             topics: RwLock::new(topics),
             recent: Mutex::default(),
             tables: RwLock::new(Arc::new(tables)),

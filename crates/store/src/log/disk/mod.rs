@@ -4,6 +4,7 @@
 //! bytes survive a crash once [`File::sync`] or their [`File::write_durably`] has returned, names once
 //! [`Disk::sync_dir`] of their directory has.
 
+pub(in crate::log) mod files;
 mod real;
 #[cfg(feature = "suite")]
 pub mod test;

@@ -49,6 +49,16 @@ pub enum Fault {
 #[derive(Debug, Clone, Default)]
 pub struct TestDisk {
     state: Arc<Mutex<State>>,
+    open: Arc<Mutex<Open>>,
+}
+
+/// Files that are open.
+#[derive(Debug, Default)]
+struct Open {
+    now: usize,
+    /// Most at one time.
+    most: usize,
+    limit: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -114,6 +124,28 @@ impl TestDisk {
         self.state.lock().room = bytes;
     }
 
+    /// Refuses to open a file while so many are open; `None`: never.
+    pub fn set_open_limit(&self, limit: Option<usize>) {
+        self.open.lock().limit = limit;
+    }
+
+    /// Files that are open, and the most that were open at one time.
+    pub fn open_files(&self) -> (usize, usize) {
+        let open = self.open.lock();
+        (open.now, open.most)
+    }
+
+    /// Opens one more file, until the caller drops it.
+    fn descriptor(&self) -> io::Result<Descriptor> {
+        let mut open = self.open.lock();
+        if open.limit.is_some_and(|limit| open.now >= limit) {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
+        open.now += 1;
+        open.most = open.most.max(open.now);
+        Ok(Descriptor(self.open.clone()))
+    }
+
     /// Bytes of all files together.
     pub fn used(&self) -> u64 {
         self.state.lock().used()
@@ -160,7 +192,7 @@ impl TestDisk {
     pub fn copy(&self) -> Self {
         let mut state = self.state.lock().clone();
         (state.record, state.locked, state.fault, state.faulted) = (None, false, None, false);
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(state)), open: Arc::default() }
     }
 }
 
@@ -216,6 +248,7 @@ impl State {
 
 impl Disk for TestDisk {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
+        let descriptor = self.descriptor()?;
         let mut state = self.state.lock();
         let inode = match mode {
             Mode::Read | Mode::Write => state.inode(path)?,
@@ -238,7 +271,7 @@ impl Disk for TestDisk {
                 }
             }
         };
-        Ok(Arc::new(TestFile { disk: self.clone(), inode }))
+        Ok(Arc::new(TestFile { disk: self.clone(), inode, _descriptor: descriptor }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -272,6 +305,7 @@ impl Disk for TestDisk {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let _descriptor = self.descriptor()?;
         let state = self.state.lock();
         if !state.dirs.contains(dir) {
             return Err(io::ErrorKind::NotFound.into());
@@ -286,6 +320,7 @@ impl Disk for TestDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let _descriptor = self.descriptor()?;
         let mut state = self.state.lock();
         state.call(false)?;
         state.did(|| Op::SyncDir { path: dir.to_owned() });
@@ -315,6 +350,17 @@ impl Drop for Held {
 struct TestFile {
     disk: TestDisk,
     inode: usize,
+    _descriptor: Descriptor,
+}
+
+/// An open file, as the system counts them.
+#[derive(Debug)]
+struct Descriptor(Arc<Mutex<Open>>);
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.0.lock().now -= 1;
+    }
 }
 
 impl TestFile {

@@ -27,12 +27,18 @@ use crate::log::flush::index::{Additions, Latest};
 use crate::log::flush::manifest::TopicEntry;
 use crate::log::flush::segment::{Writer, topic_dir};
 use crate::log::memtable::{TopicState, Unflushed};
+use crate::log::options::Options;
 use crate::log::shared::{Sealed, Shared, is_full};
 use crate::log::stats::Counters;
 use crate::{Error, TopicSettings};
 
-/// How long to wait for room on the disk before trying again.
+/// Pause before the next try without room on the disk.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// Files that are synced together at most.
+const TOGETHER: usize = 256;
+/// Bytes of a segment at least, whatever the bounds of its topic: events beyond them are hidden meanwhile.
+const LEAST: u64 = 64 << 10;
 
 /// Why something in the background did not happen.
 #[derive(Debug)]
@@ -84,6 +90,8 @@ pub(in crate::log) fn run(shared: &Shared) {
                 drop(flushing);
                 shared.restore_room();
             }
+            // Without a free descriptor at the end: the journal has it all.
+            Err(_) if shared.files.has_ended() => return,
             Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
                 shared.fail(format!("flushing failed: {reason}; check the disk, then start again"));
             }
@@ -230,17 +238,17 @@ impl Shared {
         if let Some(Unflushed { first, events, gone, keys }) = state.sealed(journal) {
             for (seq, event) in (first..).zip(events.iter()).skip(gone) {
                 let open = match writer.take() {
-                    Some(open) if open.size() < target.0 && open.meta.events < target.1 => open,
+                    Some(open) if target.takes(open.size(), open.meta.events) => open,
                     full => {
                         let again = match full {
                             Some(full) => {
-                                end_run(full, entry, unsynced)?;
+                                self.end_run(full, entry, unsynced)?;
                                 None
                             }
                             None => entry.segments.last().filter(|last| {
-                                let old = target.2.is_some_and(|age| event.appended.0 > last.first_appended + age);
+                                let old = target.age.is_some_and(|age| event.appended.0 > last.first_appended + age);
                                 let frozen = self.frozen.load(Ordering::Acquire) == state.number;
-                                last.len < target.0 && last.events < target.1 && !old && !frozen
+                                target.takes(last.len, last.events) && !old && !frozen
                             }),
                         };
                         let open = match again.cloned() {
@@ -276,19 +284,19 @@ impl Shared {
             }));
         }
         if let Some(open) = writer {
-            end_run(open, entry, unsynced)?;
+            self.end_run(open, entry, unsynced)?;
         }
         Ok(done)
     }
 
-    /// When a segment is full: bytes, events, and the age of its first event. Retention drops whole segments, so
-    /// they must be small against what it keeps.
-    fn segment_target(&self, settings: &TopicSettings) -> (u64, u64, Option<u64>) {
+    /// Decides when segments are full. Retention drops whole segments, so they must be small against what it keeps.
+    fn segment_target(&self, settings: &TopicSettings) -> Target {
         let retention = settings.retention;
-        let bytes = retention.max_bytes.map_or(u64::MAX, |max| max / 4).min(self.options.segment_bytes).max(1);
+        let least = LEAST.min(self.options.segment_bytes);
+        let bytes = retention.max_bytes.map_or(u64::MAX, |max| max / 4).clamp(least, self.options.segment_bytes);
         let events = retention.max_events.map_or(u64::MAX, |max| max / 4).max(1);
         let age = retention.max_age.map(|age| u64::try_from(age.as_millis() / 4).unwrap_or(u64::MAX));
-        (bytes, events, age)
+        Target { least, bytes, events, age }
     }
 
     /// Makes files, then directories, durable, many at a time: syncs of different files share the disk's flush.
@@ -296,17 +304,41 @@ impl Shared {
         let disk = &self.options.disk;
         unsynced.dirs.sort();
         unsynced.dirs.dedup();
-        parallel(disk.parallel(), &unsynced.files, |file| file.sync())?;
+        self.sync_files(&mut unsynced)?;
         parallel(disk.parallel(), &unsynced.dirs, |dir| disk.sync_dir(dir))
+    }
+
+    /// Makes the files durable and closes them.
+    fn sync_files(&self, unsynced: &mut Unsynced) -> io::Result<()> {
+        parallel(self.options.disk.parallel(), &std::mem::take(&mut unsynced.files), |file| file.sync())
+    }
+
+    /// Ends a run. Files wait to be synced together, but not more of them than may be open.
+    fn end_run(&self, writer: Writer, entry: &mut TopicEntry, unsynced: &mut Unsynced) -> io::Result<()> {
+        let (file, meta, memory) = writer.finish()?;
+        unsynced.files.push(file);
+        unsynced.memory = memory;
+        entry.segments.push(meta);
+        let most = (self.options.open_files.max(Options::MIN_OPEN_FILES) / 4).min(TOGETHER);
+        if unsynced.files.len() >= most { self.sync_files(unsynced) } else { Ok(()) }
     }
 }
 
-fn end_run(writer: Writer, entry: &mut TopicEntry, unsynced: &mut Unsynced) -> io::Result<()> {
-    let (file, meta, memory) = writer.finish()?;
-    unsynced.files.push(file);
-    unsynced.memory = memory;
-    entry.segments.push(meta);
-    Ok(())
+/// When a segment is full.
+struct Target {
+    /// A smaller one is never full: each is a file.
+    least: u64,
+    bytes: u64,
+    events: u64,
+    /// Age of its first event in milliseconds.
+    age: Option<u64>,
+}
+
+impl Target {
+    /// True if a segment with so many bytes and events takes one more event.
+    fn takes(&self, bytes: u64, events: u64) -> bool {
+        bytes < self.bytes && (events < self.events || bytes < self.least)
+    }
 }
 
 /// Runs `work` on every item, in `threads` threads where there are enough items.

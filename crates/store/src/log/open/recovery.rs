@@ -14,6 +14,7 @@ use crate::log::commit::codec::Reader;
 use crate::log::commit::entry::{self, Entry};
 use crate::log::commit::journal::{self, Journal, Next, Scan};
 use crate::log::commit::writer::{Writer, step};
+use crate::log::disk::files::Files;
 use crate::log::disk::{Disk, Mode, read_all, replace};
 use crate::log::flush::manifest::{self, Manifest, TopicEntry};
 use crate::log::open::rebuild;
@@ -38,7 +39,10 @@ pub(in crate::log) fn io_error(doing: impl Into<String>) -> impl FnOnce(io::Erro
 }
 
 /// Opens the directory: the shared state with the journal replayed, and the writer that goes on with it.
-pub(in crate::log) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Lock), OpenError> {
+pub(in crate::log) fn open(mut options: Options) -> Result<(Arc<Shared>, Writer, Lock), OpenError> {
+    // The other half is for files that are written, and for directories.
+    let open_files = Files::over(options.disk, options.open_files.max(Options::MIN_OPEN_FILES) / 2);
+    options.disk = Arc::new(open_files.clone());
     let (disk, dir) = (options.disk.clone(), options.dir.clone());
     let lock = enter(&*disk, &dir)?;
     let manifest = read_manifest(&*disk, &dir)?;
@@ -48,7 +52,7 @@ pub(in crate::log) fn open(options: Options) -> Result<(Arc<Shared>, Writer, Loc
     // Everything is readable: from here on the directory may be changed.
     let (index, tables, manifest) = rebuild::open_index(&options, manifest)?;
     let version = manifest.version;
-    let shared = Arc::new(Shared::new(options, manifest, index, tables));
+    let shared = Arc::new(Shared::new(options, open_files, manifest, index, tables));
     let mut replay = Replay { shared: &shared, version };
     for (at, ((number, path), (bytes, scan))) in files.iter().zip(&scans).enumerate() {
         replay.file(*number, path, bytes, scan)?;

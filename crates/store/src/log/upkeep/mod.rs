@@ -62,6 +62,7 @@ pub(super) fn maintain_at_intervals(shared: &Shared) {
         match flush_and_maintain(shared, now) {
             Ok(()) => {}
             Err(Trouble::NoRoom(reason)) => tracing::warn!(reason, "retention and compaction wait for room"),
+            Err(_) if shared.files.has_ended() => return,
             Err(Trouble::Fatal(reason) | Trouble::Damaged(reason)) => {
                 shared.fail(format!("maintenance failed: {reason}"))
             }

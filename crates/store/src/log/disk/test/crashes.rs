@@ -134,7 +134,7 @@ impl Crashes {
             survive(&mut inodes[*inode], ops, survival, random);
         }
         let state = State { inodes, names, dirs, ..State::default() };
-        TestDisk { state: Arc::new(Mutex::new(state)) }
+        TestDisk { state: Arc::new(Mutex::new(state)), open: Arc::default() }
     }
 }
 
