@@ -10,7 +10,8 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use promethean_event::{
-    Cursor, Draft, EventId, From, Group, IdMaker, Limits, Millis, Selector, Seq, SubscribeOptions, Topic, payload_of,
+    Cursor, Draft, EventId, From, Group, IdMaker, Invalid, Limits, Millis, Selector, Seq, SubscribeOptions, Topic,
+    payload_of,
 };
 use promethean_store::{Error as StoreError, Start, Store};
 use serde::Serialize;
@@ -19,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::Clock;
 use crate::inbox::{Inbox, SubscriptionId};
 use crate::metrics::Metrics;
-use crate::patterns::Patterns;
+use crate::patterns::{Appending, Patterns};
 use crate::pull::Pulls;
 use crate::relay::{Cluster, Origin, SeekTo};
 use crate::runner::{self, Handle, Input, Room, seek_of};
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) cluster: Option<Cluster>,
     pub(crate) patterns: Patterns,
     pub(crate) pulls: Pulls,
+    pub(crate) appending: Appending,
     limits: Limits,
     runners: Mutex<HashMap<(Topic, Group), Handle, RandomState>>,
     next_subscription: AtomicU64,
@@ -107,6 +109,7 @@ impl Bus {
             cluster,
             patterns: Patterns::default(),
             pulls: Pulls::default(),
+            appending: Appending::default(),
             ids: IdMaker::new(),
             clock: Clock::new(),
             metrics: Metrics::new(options.max_series),
@@ -232,6 +235,10 @@ impl Bus {
     /// As [`Bus::subscribe`].
     pub async fn attach(&self, request: Request, inbox: &Inbox) -> Result<(Membership, Vec<Cursor>), Error> {
         request.options.check().map_err(|invalid| invalid.within("opts."))?;
+        if request.group.is_some() && request.options.resume.is_some() {
+            let message = "is for a subscription without a group; a group resumes by itself";
+            return Err(Invalid::request("opts.resume", message).into());
+        }
         if self.core.draining.load(Ordering::Acquire) {
             return Err(Error::shutting_down());
         }

@@ -19,13 +19,14 @@ const LIST_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()>), Error> {
     let mut tasks = JoinSet::new();
     let mut created = inner.core.store.watch_topics();
-    created.borrow_and_update();
+    let seen = *created.borrow_and_update();
     let mut cursors = Vec::new();
     let topics = first_topics(inner).await?;
     for index in refusing_first(inner, &topics).await? {
         let (topic, from) = &topics[index];
         cursors.extend(join(inner, topic, *from, &mut tasks).await?.map(|cursor| (index, cursor)));
     }
+    inner.joined_all(seen);
     cursors.sort_unstable_by_key(|(index, _)| *index);
     let cursors = cursors.into_iter().map(|(_, cursor)| cursor).collect();
     if inner.has_pattern() {
@@ -33,8 +34,9 @@ pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()
         tasks.spawn(async move {
             let mut tails = JoinSet::new();
             while changed(&mut created, &look_again).await {
+                let seen = *created.borrow_and_update();
                 // Nobody says again what could not be listed now.
-                while let Some(listed) = join_new(&weak, &mut tails).await {
+                while let Some(listed) = join_new(&weak, seen, &mut tails).await {
                     if listed {
                         break;
                     }
@@ -135,7 +137,7 @@ async fn selected(inner: &Inner) -> Result<Vec<Topic>, Error> {
 
 /// Joins topics that were created since, or are allowed since; whether they could be listed, `None` when the subscription
 /// is gone.
-async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<bool> {
+async fn join_new(inner: &Weak<Inner>, created: u64, tails: &mut JoinSet<()>) -> Option<bool> {
     let inner = inner.upgrade()?;
     let topics = match selected(&inner).await {
         Ok(topics) => topics,
@@ -161,6 +163,7 @@ async fn join_new(inner: &Weak<Inner>, tails: &mut JoinSet<()>) -> Option<bool> 
             inner.subscriber.end(error);
         }
     }
+    inner.joined_all(created);
     Some(true)
 }
 
@@ -168,7 +171,8 @@ async fn join(inner: &Arc<Inner>, topic: &Topic, from: From, tails: &mut JoinSet
     let Some(group) = &inner.group else {
         let start = tail::start(inner, topic, from).await?;
         inner.joined.lock().topics.insert(topic.clone());
-        tails.spawn(tail::run(Arc::downgrade(inner), topic.clone(), start));
+        let lane = tail::lane(inner, topic, &start);
+        tails.spawn(tail::run(Arc::downgrade(inner), topic.clone(), lane, start));
         return Ok(None);
     };
     let make = |reply| {

@@ -43,6 +43,8 @@ pub struct Given {
     pub snapshot: bool,
     /// With the last event of a tail's snapshot, where that is known: the event at which the snapshot was taken.
     pub cut: Option<EventId>,
+    /// The place of a live tail after it, known once it is taken out of the inbox.
+    pub resume: Option<Box<str>>,
     /// In a cluster, until when this hub may pass it on; none: always.
     pub fence: Option<Fence>,
 }
@@ -213,6 +215,7 @@ impl Inbox {
                     events -= 1;
                     kept += given.size();
                     bytes = bytes.saturating_sub(given.size());
+                    given.resume = lane.resume_after(&given);
                     into.push(given);
                 } else if given.has_expired(now) {
                     lane.was_unseen([given]);

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use promethean_event::{EventId, Millis, Seq, Topic};
+use promethean_event::{EventId, Millis, Topic};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::Error;
 use crate::credit::Account;
 use crate::inbox::{Given, Inbox, SubscriptionId};
+use crate::resume::{LanePlace, Places};
 
 /// A holder of credit: a lane, with the task to wake when it is its turn.
 #[derive(Debug, Clone)]
@@ -58,12 +59,12 @@ pub(crate) struct Subscriber {
     /// True if several topics share `max_in_flight`.
     pub(crate) shared: bool,
     /// A member of a group; else an ephemeral tail.
-    member: bool,
+    pub(crate) member: bool,
     /// The events that its lanes may hold together: of a tail, in the inbox. Unused where one topic has them alone.
     events: Mutex<Account<Holder>>,
     /// The topics of delivered events, so that an answer finds its topic without asking the store. Used only when shared;
     /// the store knows the rest.
-    places: Mutex<HashMap<EventId, Topic, RandomState>>,
+    topics: Mutex<HashMap<EventId, Topic, RandomState>>,
     /// The connection knows the subscription. This and the next two change under the inbox's lock.
     open: AtomicBool,
     paused: AtomicBool,
@@ -71,10 +72,20 @@ pub(crate) struct Subscriber {
     gone: AtomicBool,
     /// Wakes a tail that is paused.
     resumed: Notify,
+    /// Progress of a live tail.
+    pub(crate) places: Option<Places>,
 }
 
 impl Subscriber {
-    pub(crate) fn new(id: SubscriptionId, inbox: Inbox, max_in_flight: usize, shared: bool, member: bool) -> Arc<Self> {
+    /// A member of a group, or a live tail with its `places`.
+    pub(crate) fn new(
+        id: SubscriptionId,
+        inbox: Inbox,
+        max_in_flight: usize,
+        shared: bool,
+        places: Option<Places>,
+    ) -> Arc<Self> {
+        let member = places.is_none();
         let open = !inbox.options().connection;
         Arc::new(Self {
             id,
@@ -83,11 +94,12 @@ impl Subscriber {
             shared,
             member,
             events: Mutex::new(Account::new(if member { max_in_flight } else { TAIL_EVENTS })),
-            places: Mutex::default(),
+            topics: Mutex::default(),
             open: AtomicBool::new(open),
             paused: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             resumed: Notify::new(),
+            places,
         })
     }
 
@@ -153,22 +165,22 @@ impl Subscriber {
 
     /// The topics of delivered events, where they are known here. `last`: they are not asked for again.
     pub(crate) fn topics_of(&self, ids: &[EventId], last: bool) -> Vec<Option<Topic>> {
-        let mut places = self.places.lock();
-        ids.iter().map(|id| if last { places.remove(id) } else { places.get(id).cloned() }).collect()
+        let mut topics = self.topics.lock();
+        ids.iter().map(|id| if last { topics.remove(id) } else { topics.get(id).cloned() }).collect()
     }
 
     /// Takes back that events of the topic are not asked for again: their answer was refused.
     pub(crate) fn asked_again(&self, ids: impl IntoIterator<Item = EventId>, topic: &Topic) {
-        self.places.lock().extend(ids.into_iter().map(|id| (id, topic.clone())));
+        self.topics.lock().extend(ids.into_iter().map(|id| (id, topic.clone())));
     }
 
-    fn note_places(&self, batch: &VecDeque<Given>) {
-        let mut places = self.places.lock();
+    fn note_topics(&self, batch: &VecDeque<Given>) {
+        let mut topics = self.topics.lock();
         // Events that went to other members after all are never answered here.
-        if places.len() > 2 * self.max_in_flight + 1_024 {
-            places.clear();
+        if topics.len() > 2 * self.max_in_flight + 1_024 {
+            topics.clear();
         }
-        places.extend(batch.iter().map(|given| (given.event.id, given.event.topic.clone())));
+        topics.extend(batch.iter().map(|given| (given.event.id, given.event.topic.clone())));
     }
 }
 
@@ -186,8 +198,8 @@ pub(crate) struct Lane {
     /// When deliveries up to which lease were handed over, until the task that serves the lane asks. Bounded by what may be
     /// in flight: each stamp is of another delivery, and an answer makes the task ask.
     stamps: Mutex<Vec<(u64, Millis)>>,
-    /// Where a tail that was paused reads on. Changes under the inbox's lock.
-    again: Mutex<Option<Seq>>,
+    /// Progress of a tail. The place where it reads again changes under the inbox's lock.
+    pub(crate) place: Arc<LanePlace>,
 }
 
 impl Lane {
@@ -200,7 +212,7 @@ impl Lane {
             queued,
             unseen: Mutex::default(),
             stamps: Mutex::default(),
-            again: Mutex::default(),
+            place: Arc::default(),
         })
     }
 
@@ -215,8 +227,10 @@ impl Lane {
 
     /// Puts deliveries into the inbox, for which bytes were reserved.
     pub(crate) fn give(self: &Arc<Self>, batch: VecDeque<Given>) {
-        if self.subscriber.shared {
-            self.subscriber.note_places(&batch);
+        if !self.subscriber.member {
+            self.place.push(batch.iter());
+        } else if self.subscriber.shared {
+            self.subscriber.note_topics(&batch);
         }
         self.queued.fetch_add(batch.len(), Ordering::AcqRel);
         self.subscriber.inbox.push(self, batch);
@@ -251,18 +265,17 @@ impl Lane {
 
     /// Notes deliveries of a tail that are read again later.
     pub(crate) fn reread<'g>(&self, given: impl Iterator<Item = &'g Given>) {
-        let mut again = self.again.lock();
-        *again = given.map(|given| given.event.seq).chain(*again).min();
+        self.place.reread(given);
     }
 
     /// True if a tail that was paused reads earlier events again.
     pub(crate) fn reads_again(&self) -> bool {
-        self.again.lock().is_some()
+        self.place.reads_again()
     }
 
-    /// Where a tail reads on that was paused.
-    pub(crate) fn take_again(&self) -> Option<Seq> {
-        self.again.lock().take()
+    /// Notes that a delivery of a tail was handed over; the place after it.
+    pub(crate) fn resume_after(&self, given: &Given) -> Option<Box<str>> {
+        self.subscriber.places.as_ref().map(|places| places.take(&self.place, given))
     }
 
     /// Notes that deliveries up to a lease were handed over.

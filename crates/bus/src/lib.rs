@@ -40,6 +40,7 @@ pub mod metrics;
 mod patterns;
 mod pull;
 mod relay;
+mod resume;
 mod runner;
 mod shard;
 mod status;

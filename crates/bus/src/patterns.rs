@@ -5,13 +5,14 @@
 //! event, and nothing is answered before both are durable. Where several hubs share the store, the place is made when the
 //! subscriber's own hub hears of the topic.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use parking_lot::Mutex;
-use promethean_event::{Group, NewEvent, Seq, Topic};
+use promethean_event::{Group, Millis, NewEvent, Seq, Topic};
 use promethean_store::{GroupState, Outcome, Result as StoreResult, Saved};
 
 use crate::bus::Core;
@@ -65,10 +66,52 @@ impl Patterns {
     }
 }
 
+/// Events that are on their way into the log, by the time at which they were stamped.
+#[derive(Default)]
+pub(crate) struct Appending {
+    stamps: Mutex<BTreeMap<Millis, usize>>,
+}
+
+/// One append; ends when dropped.
+struct Stamped<'a>(&'a Appending, Millis);
+
+impl Appending {
+    fn begin(&self, stamp: Millis) -> Stamped<'_> {
+        *self.stamps.lock().entry(stamp).or_default() += 1;
+        Stamped(self, stamp)
+    }
+}
+
+impl Drop for Stamped<'_> {
+    fn drop(&mut self) {
+        let mut stamps = self.0.stamps.lock();
+        if let Some(count) = stamps.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                stamps.remove(&self.1);
+            }
+        }
+    }
+}
+
+/// Longest time between the stamp of an event and its append, with room for clocks that are set.
+const STAMPED: Duration = Duration::from_secs(2);
+/// The same of events that other hubs append.
+const STAMPED_ELSEWHERE: Duration = Duration::from_secs(60);
+
 impl Core {
+    /// A time before that of each event that can be read later and cannot yet.
+    pub(crate) fn appended_before(&self) -> Millis {
+        let first = self.appending.stamps.lock().keys().next().copied();
+        let now = self.wall();
+        let margin = if self.cluster.is_some() { STAMPED_ELSEWHERE } else { STAMPED };
+        Millis(first.unwrap_or(now).min(now).0.saturating_sub(margin.as_millis() as u64))
+    }
+
     /// Appends events, and gives the groups of live patterns their places on topics that begin with them.
     /// **Returned ⇒ durable**, both.
     pub(crate) async fn append(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Outcome>> {
+        let _stamped = events.first().map(|first| self.appending.begin(first.appended));
         if self.patterns.is_empty() || self.cluster.is_some() {
             return self.store.append(events).await;
         }

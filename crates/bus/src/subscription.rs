@@ -7,7 +7,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use promethean_event::{Code, Cursor, Event, EventId, Group, Identified, Selector, SubscribeOptions, Topic};
+use promethean_event::{Code, Cursor, Event, EventId, From, Group, Identified, Selector, SubscribeOptions, Topic};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -16,6 +16,7 @@ use crate::group::{Answer, MemberOptions, Policy, Receipt};
 use crate::inbox::{Given, Inbox, SubscriptionId};
 use crate::lane::Subscriber;
 use crate::relay::Origin;
+use crate::resume::{Places, Resume};
 use crate::runner::Input;
 use crate::{Error, fan_in};
 
@@ -34,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) selectors: Vec<Selector>,
     pub(crate) gate: Option<TopicGate>,
     pub(crate) relayed: Option<Origin>,
+    /// Of a tail, the place to resume at.
+    pub(crate) resume: Option<Resume>,
     /// The topics it is a member on.
     pub(crate) joined: Mutex<Joined>,
     /// The gate may let more through than before.
@@ -60,7 +63,7 @@ impl Membership {
         request: Request,
         inbox: &Inbox,
     ) -> Result<(Self, Vec<Cursor>), Error> {
-        let Request { topic, group, options, gate, relayed } = request;
+        let Request { topic, group, mut options, gate, relayed } = request;
         let mut selectors = vec![topic];
         for selector in &options.topics {
             if !selectors.contains(selector) {
@@ -68,7 +71,14 @@ impl Membership {
             }
         }
         let shared = selectors.len() > 1 || matches!(selectors[0], Selector::Pattern(_));
-        let subscriber = Subscriber::new(id, inbox.clone(), options.max_in_flight, shared, group.is_some());
+        let resume = options.resume.as_deref().map(Resume::parse).transpose()?;
+        let is_state = resume.as_ref().map_or(options.from == From::Snapshot, Resume::is_state);
+        if resume.is_some() {
+            options.from = From::Latest;
+        }
+        let grows = selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_)));
+        let places = group.is_none().then(|| Places::new(core, is_state, grows));
+        let subscriber = Subscriber::new(id, inbox.clone(), options.max_in_flight, shared, places);
         let inner = Arc::new(Inner {
             core: Arc::clone(core),
             subscriber,
@@ -77,6 +87,7 @@ impl Membership {
             selectors,
             gate,
             relayed,
+            resume,
             joined: Mutex::default(),
             look_again: Arc::default(),
         });
@@ -99,6 +110,11 @@ impl Membership {
     /// The group; none: an ephemeral tail.
     pub fn group(&self) -> Option<&Group> {
         self.inner.group.as_ref()
+    }
+
+    /// Returns the place of a live tail at which another one may resume (`SubscribeOptions::resume`).
+    pub fn resume(&self) -> Option<Box<str>> {
+        self.inner.subscriber.places.as_ref().map(Places::text)
     }
 
     /// The topics it is a member on now.
@@ -183,6 +199,13 @@ impl Drop for Membership {
 impl Inner {
     pub(crate) fn has_pattern(&self) -> bool {
         self.selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_)))
+    }
+
+    /// Notes that all topics were joined that there were when that many had been created.
+    pub(crate) fn joined_all(&self, created: u64) {
+        if let Some(places) = &self.subscriber.places {
+            places.complete(created);
+        }
     }
 
     /// True if it is about the topic.

@@ -1,7 +1,7 @@
 //! An ephemeral tail: no group, no cursor, no acks, gone with its connection.
 //!
 //! It reads the log at the subscriber's pace: a slow one falls behind by itself and costs no memory. The last event of a
-//! snapshot says at which event that was taken: whoever has it can go on from there on another connection.
+//! snapshot says at which event that was taken. Each delivery says where another connection may resume (`crate::resume`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -12,6 +12,7 @@ use promethean_store::{KeySnapshot, ReadMax};
 use tokio::time::Instant;
 
 use crate::lane::Lane;
+use crate::resume::Resume;
 use crate::subscription::Inner;
 use crate::{Error, Given};
 
@@ -28,6 +29,7 @@ pub(crate) struct TailStart {
 }
 
 pub(crate) async fn start(inner: &Inner, topic: &Topic, from: From) -> Result<TailStart, Error> {
+    let from = inner.resume.as_ref().and_then(Resume::from).unwrap_or(from);
     if from == From::Snapshot {
         let snapshot = inner.core.store.key_snapshot(topic).await.map_err(|error| Error::group(&error))?;
         let at = snapshot.cut();
@@ -35,21 +37,34 @@ pub(crate) async fn start(inner: &Inner, topic: &Topic, from: From) -> Result<Ta
         let cut = read.first().filter(|event| event.seq == at).map(|event| event.id);
         return Ok(TailStart { next: at + 1, snapshot: Some(snapshot), cut });
     }
-    Ok(TailStart { next: inner.core.seek(topic, from).await?.done + 1, snapshot: None, cut: None })
+    let done = match &inner.resume {
+        Some(resume) => resume.done(&inner.core, topic).await?,
+        None => inner.core.seek(topic, from).await?.done,
+    };
+    Ok(TailStart { next: done + 1, snapshot: None, cut: None })
+}
+
+/// The lane of a tail on a topic, which the subscriber's places know from now on.
+pub(crate) fn lane(inner: &Inner, topic: &Topic, start: &TailStart) -> Arc<Lane> {
+    let lane = Lane::new(Arc::clone(&inner.subscriber), Arc::default());
+    let since = inner.resume.as_ref().map_or(Millis(0), Resume::since);
+    lane.place.begin(start.next - 1, start.snapshot.is_some(), since);
+    if let Some(places) = &inner.subscriber.places {
+        places.add(topic, &lane.place);
+    }
+    lane
 }
 
 /// Reads on until the subscription is gone.
-pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
-    let of =
-        |inner: Arc<Inner>| (inner.core.store.watch(&topic), Lane::new(Arc::clone(&inner.subscriber), Arc::default()));
-    let Some((mut watch, lane)) = inner.upgrade().map(of) else { return };
+pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, lane: Arc<Lane>, start: TailStart) {
+    let Some(mut watch) = inner.upgrade().map(|inner| inner.core.store.watch(&topic)) else { return };
     let TailStart { mut next, mut snapshot, cut } = start;
     // An event of the snapshot waits until it is known whether it is the last one.
     let mut waiting: Option<Given> = None;
     loop {
         let Some(inner) = inner.upgrade() else { return };
         let Some(mut credit) = Credit::take(&lane).await else { return };
-        next = lane.take_again().unwrap_or(next);
+        next = lane.place.take_again().unwrap_or(next);
         let read = match &mut snapshot {
             Some(reader) => reader.next(credit.events).await,
             None => {
@@ -63,10 +78,14 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
                 return;
             }
             Ok(events) if events.is_empty() => {
-                if let Some(last) = waiting.take()
-                    && !credit.give(&lane, VecDeque::from([Given { cut, ..last }])).await
-                {
-                    return;
+                match waiting.take() {
+                    Some(last) => {
+                        if !credit.give(&lane, VecDeque::from([Given { cut, ..last }])).await {
+                            return;
+                        }
+                    }
+                    None if snapshot.is_some() => lane.place.end_snapshot(),
+                    None => {}
                 }
                 credit.give_back(&lane);
                 drop(inner);
@@ -94,6 +113,9 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, start: TailStart) {
                 }
                 if !credit.give(&lane, batch).await {
                     return;
+                }
+                if snapshot.is_none() {
+                    lane.place.read(next - 1);
                 }
                 credit.give_back(&lane);
             }
@@ -190,6 +212,7 @@ fn given(inner: &Inner, event: Event, snapshot: bool) -> Given {
         lease_for: Duration::ZERO,
         snapshot,
         cut: None,
+        resume: None,
         fence: None,
     }
 }

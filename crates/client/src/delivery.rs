@@ -93,7 +93,7 @@ impl Delivery {
 
     /// What the hub says about the delivery.
     pub fn context(&self) -> DeliveryContext {
-        self.context
+        self.context.clone()
     }
 
     /// A tail's snapshot has begun again with this delivery, since the connection was lost before the first snapshot was whole,

@@ -30,6 +30,9 @@ pub struct SubscribeOptions {
     pub filter: Filter,
     /// In which order.
     pub ordered: Ordered,
+    /// Of a subscription without a group: the place of a delivery (`DeliveryContext::resume`) at which to resume. It
+    /// replaces `from`.
+    pub resume: Option<Box<str>>,
 }
 
 impl Default for SubscribeOptions {
@@ -42,6 +45,7 @@ impl Default for SubscribeOptions {
             max_attempts,
             filter,
             ordered,
+            resume,
             ..
         } = promethean_event::SubscribeOptions::default();
         Self {
@@ -55,6 +59,7 @@ impl Default for SubscribeOptions {
             max_attempts,
             filter,
             ordered,
+            resume,
         }
     }
 }
@@ -87,6 +92,7 @@ impl SubscribeOptions {
             max_attempts: self.max_attempts,
             filter: self.filter.clone(),
             ordered: self.ordered,
+            resume: self.resume.clone(),
         }
     }
 }
@@ -102,7 +108,19 @@ impl std::convert::From<promethean_event::SubscribeOptions> for SubscribeOptions
             max_attempts,
             filter,
             ordered,
+            resume,
         } = options;
-        Self { from, topics, batch_size, max_in_flight, ack_timeout, max_attempts, filter, ordered, ..Self::default() }
+        Self {
+            from,
+            topics,
+            batch_size,
+            max_in_flight,
+            ack_timeout,
+            max_attempts,
+            filter,
+            ordered,
+            resume,
+            ..Self::default()
+        }
     }
 }

@@ -102,8 +102,8 @@ pub(crate) enum Outcome {
     Settled,
     /// Answers to deliveries were taken, or refused.
     Answered { settlement: Settlement, result: Result<(), Error> },
-    /// A subscription is there, or not.
-    Subscribed { subscription: u64, result: Result<(), Error> },
+    /// A subscription is there, of a tail with its place, or not.
+    Subscribed { subscription: u64, result: Result<Option<Box<str>>, Error> },
     /// A pause is there, or its end, or not.
     Held { subscription: u64, reply: Option<Reply<()>>, result: Result<(), Error> },
     /// A step on the way out of a subscription was answered.
@@ -163,7 +163,13 @@ impl Pending {
             self.asks.remove(&corr);
             return Outcome::Renewed(Ok(done.exp));
         }
-        self.settle(corr, &Ok(()))
+        match self.settle(corr, &Ok(())) {
+            Outcome::Subscribed { subscription, result: Ok(_) } => {
+                let resume = done.resume.as_deref().map(Into::into);
+                Outcome::Subscribed { subscription, result: Ok(resume) }
+            }
+            outcome => outcome,
+        }
     }
 
     pub(crate) fn on_refusal(&mut self, refusal: &Refusal<'_>) -> Outcome {
@@ -183,7 +189,7 @@ impl Pending {
     fn settle(&mut self, corr: u64, result: &Result<(), Error>) -> Outcome {
         match self.asks.remove(&corr).map(|(ask, _)| ask) {
             Some(Ask::Subscribe { subscription }) => {
-                return Outcome::Subscribed { subscription, result: result.clone() };
+                return Outcome::Subscribed { subscription, result: result.clone().map(|()| None) };
             }
             Some(Ask::Settle { settlement, .. }) => return Outcome::Answered { settlement, result: result.clone() },
             Some(Ask::Hold { subscription, reply }) => {

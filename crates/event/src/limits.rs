@@ -28,6 +28,8 @@ pub const DEFAULT_EVENT_BYTES: usize = 1024 * 1024;
 pub const DEFAULT_FRAME_BYTES: usize = 16 * 1024 * 1024;
 /// Most topics or patterns of one subscription.
 pub const MAX_SELECTORS: usize = 1_000;
+/// Longest `resume` of a subscription without a group.
+pub const MAX_RESUME: usize = 1_024;
 /// Most values of one kind in a filter.
 pub const MAX_FILTER_VALUES: usize = 1_000;
 /// Largest integer that every JSON reader keeps exactly (2^53 − 1); times and the like stay below it.

@@ -143,6 +143,8 @@ pub struct SubscribeOptions {
     pub filter: Filter,
     /// In which order.
     pub ordered: Ordered,
+    /// Of a subscription without a group: a `resume` that the hub gave out, which is resumed. It replaces `from`.
+    pub resume: Option<Box<str>>,
 }
 
 impl SubscribeOptions {
@@ -161,6 +163,7 @@ impl Default for SubscribeOptions {
             max_attempts: 5,
             filter: Filter::default(),
             ordered: Ordered::default(),
+            resume: None,
         }
     }
 }

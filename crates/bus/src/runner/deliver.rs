@@ -135,6 +135,7 @@ impl Runner {
                 lease_for: member.options.ack_timeout,
                 snapshot: deliver.snapshot,
                 cut: None,
+                resume: None,
                 fence: self.held.as_ref().map(|held| held.fence.clone()),
             };
             member.put(given);

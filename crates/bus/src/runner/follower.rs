@@ -348,7 +348,19 @@ impl Follower {
                 member.handed.note(event.id, lease, member.options.max_in_flight);
                 let (cut, fence, lease_for) = (None, Some(fence), Duration::ZERO);
                 let subscription = id;
-                Given { subscription, event, attempt, max_attempts, lease, deadline, lease_for, snapshot, cut, fence }
+                Given {
+                    subscription,
+                    event,
+                    attempt,
+                    max_attempts,
+                    lease,
+                    deadline,
+                    lease_for,
+                    snapshot,
+                    cut,
+                    resume: None,
+                    fence,
+                }
             })
             .collect();
         attached.charge(member);

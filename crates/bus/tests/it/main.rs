@@ -10,6 +10,7 @@ mod delivery;
 mod fan_in;
 mod letters;
 mod pull;
+mod resume;
 mod saves;
 mod seed;
 mod slow_reads;

@@ -135,6 +135,7 @@ impl Driver {
             opening,
             resumable,
             last: None,
+            resume: None,
             began: false,
             restarted: false,
             paused: false,
@@ -151,11 +152,14 @@ impl Driver {
     pub(super) fn subscribe_frame(&mut self, number: u64) -> Option<Message> {
         let Self { subscriptions, pending, .. } = self;
         let subscribed = subscriptions.get_mut(&number)?;
-        let Subscribed { topics: Topics { topic, group, options }, last, began, restarted, .. } = subscribed;
+        let Subscribed { topics: Topics { topic, group, options }, last, resume, resumable, began, restarted, .. } =
+            subscribed;
         let mut wire = options.over_the_wire();
-        match last {
-            Some(id) => wire.from = From::AfterId(*id),
-            None => {
+        let placed = *resumable || wire.from != From::Snapshot;
+        match (&*resume, &*last) {
+            (Some(resume), _) if placed => wire.resume = Some(resume.clone()),
+            (_, Some(id)) => (wire.from, wire.resume) = (From::AfterId(*id), None),
+            _ => {
                 // With a group the hub goes on with what is left of it.
                 *restarted |= *began && group.is_none() && wire.from == From::Snapshot;
             }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use promethean_event::Code;
 use promethean_event::frame::{Answer, Delivered};
+use promethean_event::{Code, From};
 use tokio::time::Instant;
 
 use super::again::{self, Again};
@@ -44,11 +44,15 @@ impl Driver {
         }
     }
 
-    fn on_subscribed(&mut self, number: u64, result: Result<(), Error>) {
+    fn on_subscribed(&mut self, number: u64, result: Result<Option<Box<str>>, Error>) {
         let Some(subscribed) = self.subscriptions.get_mut(&number) else { return };
         match result {
-            Ok(()) => {
+            Ok(resume) => {
                 subscribed.live = true;
+                // The place before a snapshot says nothing about the snapshot.
+                if subscribed.topics.options.from != From::Snapshot {
+                    subscribed.resume = resume.or(subscribed.resume.take());
+                }
                 let held = subscribed.held;
                 if let Some((reply, subscription)) = subscribed.opening.take() {
                     // Whoever asked is gone: dropping the subscription unsubscribes.
@@ -60,8 +64,10 @@ impl Driver {
             }
             // On its way out: the answer to that says the rest.
             Err(_) if subscribed.leaving.is_some() => {}
-            Err(error) if error.code() == Some(Code::UnknownId) && subscribed.last.take().is_some() => {
-                // The event a tail wanted to go on after is gone from the log.
+            Err(error)
+                if matches!(error.code(), Some(Code::UnknownId | Code::BadRequest)) && subscribed.forget_place() =>
+            {
+                // The place at which a tail wanted to resume has gone from the log.
                 let frame = self.subscribe_frame(number);
                 self.outgoing.extend(frame);
             }
@@ -106,6 +112,8 @@ impl Driver {
                 }
             };
             subscribed.began = true;
+            let (snapshot, cut, resume) = (ctx.snapshot, ctx.cut, ctx.resume.clone());
+            let (lease, deadline) = (ctx.lease, ctx.ack_deadline_ms);
             let delivery = Delivery {
                 event: received,
                 json: event.get().into(),
@@ -113,16 +121,19 @@ impl Driver {
                 restarted: std::mem::take(&mut subscribed.restarted),
                 subscription: number,
                 arrived: now,
-                lease: ctx.lease.into(),
-                leased_until: now + Duration::from_millis(ctx.ack_deadline_ms),
+                lease: lease.into(),
+                leased_until: now + Duration::from_millis(deadline),
                 commands: subscribed.commands.clone(),
             };
             // A snapshot comes in the order of its keys: one that was cut short starts over, a whole one is gone on after.
             if subscribed.resumable {
-                let seen = if ctx.snapshot { ctx.cut } else { Some(delivery.event.id) };
+                let seen = if snapshot { cut } else { Some(delivery.event.id) };
                 subscribed.last = seen.or(subscribed.last);
             }
-            if ctx.lease != 0 {
+            if !snapshot || subscribed.resumable && cut.is_some() {
+                subscribed.resume = resume.or(subscribed.resume.take());
+            }
+            if lease != 0 {
                 let look = now + delivery.keep_in();
                 self.keep_at = Some(self.keep_at.map_or(look, |at| at.min(look)));
             }

@@ -74,9 +74,11 @@ struct Subscribed {
     commands: mpsc::Sender<Command>,
     /// Who waits for the first `OK`, and what it gets.
     opening: Option<(Reply<Subscription>, Subscription)>,
-    /// A tail of a single topic: after a reconnect it goes on after its last event.
+    /// A tail of a single topic: after a reconnect it resumes after its last event, also in a snapshot start.
     resumable: bool,
     last: Option<EventId>,
+    /// The place of a tail, as the hub named it last.
+    resume: Option<Box<str>>,
     /// Something was delivered.
     began: bool,
     /// A tail's snapshot begins again, and the next delivery has to say so.
@@ -91,6 +93,13 @@ struct Subscribed {
 }
 
 impl Subscribed {
+    /// Forgets where a tail resumes; `false`: there was no such place.
+    fn forget_place(&mut self) -> bool {
+        let known = self.resume.is_some() || self.last.is_some();
+        (self.resume, self.last) = (None, None);
+        known
+    }
+
     /// The hub does not have it any more.
     fn lost(&mut self) {
         (self.live, self.paused) = (false, false);

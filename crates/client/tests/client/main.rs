@@ -228,6 +228,28 @@ async fn subscriptions_come_back_after_a_lost_connection() {
 }
 
 #[tokio::test]
+async fn a_tail_of_a_pattern_resumes_on_all_of_its_topics() {
+    let (_, addr) = hub(AuthConfig::default()).await;
+    let proxy = Proxy::start(addr).await;
+    let client = connect(&proxy.url()).await;
+    let direct = connect(&format!("ws://{addr}")).await;
+    let mut tail = client.subscribe("w.*", None, SubscribeOptions::default()).await.expect("subscribed");
+    proxy.cut();
+    direct.publish("w.a", &1).await.expect("published");
+    assert_eq!(next(&mut tail).await.event().payload.get(), "1", "from the place of the OK");
+    proxy.cut();
+    for (topic, n) in [("w.a", 2), ("w.b", 3), ("w.c", 4)] {
+        direct.publish(topic, &n).await.expect("published");
+    }
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.push(next(&mut tail).await.event().payload_as::<u32>().expect("a number"));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [2, 3, 4]);
+}
+
+#[tokio::test]
 async fn a_slow_reader_of_a_tail_misses_nothing_and_pauses_the_hub() {
     let (hub, addr) = hub(AuthConfig::default()).await;
     let client = connect(&format!("ws://{addr}")).await;

@@ -49,6 +49,8 @@ pub struct Done<'a> {
     pub exp: Option<u64>,
     /// Of a `SUBSCRIBE`, as JSON.
     pub cursor: Option<&'a RawValue>,
+    /// Of a `SUBSCRIBE` without a group.
+    pub resume: Option<Cow<'a, str>>,
 }
 
 /// What an `ERR` carries.
@@ -81,7 +83,7 @@ pub struct Delivered<'a> {
 }
 
 /// `ctx` of a delivery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct DeliveryContext {
     /// Which delivery of the event to the group this is, from 1.
     pub attempt: u32,
@@ -98,6 +100,9 @@ pub struct DeliveryContext {
     /// With the last event of a tail's snapshot: what a tail that has the whole of it goes on after.
     #[serde(default)]
     pub cut: Option<EventId>,
+    /// Without a group: the place after this delivery, for `SubscribeOptions::resume`.
+    #[serde(default)]
+    pub resume: Option<Box<str>>,
 }
 
 #[derive(Deserialize)]
@@ -120,6 +125,8 @@ struct Fields<'a> {
     exp: Option<u64>,
     #[serde(borrow)]
     cursor: Option<&'a RawValue>,
+    #[serde(borrow)]
+    resume: Option<Cow<'a, str>>,
     #[serde(borrow)]
     code: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -156,6 +163,7 @@ impl<'a> Answer<'a> {
                 sub: fields.sub,
                 exp: fields.exp,
                 cursor: fields.cursor,
+                resume: fields.resume,
             })),
             "ERR" => {
                 let code_text = fields.code.ok_or_else(|| missing("code"))?;
@@ -228,9 +236,10 @@ mod tests {
         out.clear();
         let topic = Topic::parse("a.b").expect("topic");
         let cursor = Cursor { topic, last_id: Some(id), last_ts: Some(Millis(3)), seq: 1 };
-        write::subscribed(&mut out, None, true, std::slice::from_ref(&cursor));
+        write::subscribed(&mut out, None, true, std::slice::from_ref(&cursor), Some("r"));
         let Answer::Ok(done) = parse(&out) else { panic!("OK") };
         assert_eq!(done.cursor.map(|raw| raw.get().to_owned()), serde_json::to_string(&cursor).ok());
+        assert_eq!(done.resume.as_deref(), Some("r"));
 
         out.clear();
         let detail = write::ErrorDetail { retry_after: Some(Duration::from_millis(20)), topic: Some("a"), group: None };
@@ -248,7 +257,15 @@ mod tests {
         sealer.seal(&draft, EventId::from_bytes([7; 16]), Millis(9), 16, 0).expect("valid");
         let event = sealer.finish().remove(0).at(42);
         let deadline = Duration::from_secs(30);
-        let context = write::Context { attempt: 1, max_attempts: 5, deadline, lease: 17, snapshot: false, cut: None };
+        let context = write::Context {
+            attempt: 1,
+            max_attempts: 5,
+            deadline,
+            lease: 17,
+            snapshot: false,
+            cut: None,
+            resume: None,
+        };
 
         let mut out = Vec::new();
         write::event(&mut out, &write::Head::event("a.*", Some("g")), &event, context);
@@ -263,11 +280,12 @@ mod tests {
         write::begin_events(&mut out, &write::Head::events("a.*", None));
         write::next_event(&mut out, &event, context);
         let cut = Some(event.id);
-        write::next_event(&mut out, &event, write::Context { snapshot: true, cut, ..context });
+        write::next_event(&mut out, &event, write::Context { snapshot: true, cut, resume: Some("r"), ..context });
         write::end_events(&mut out);
         let Answer::Events { topic, group, events } = parse(&out[start..]) else { panic!("EVENTS") };
         assert_eq!((&*topic, group, events.len()), ("a.*", None, 2));
         assert_eq!((events[0].event.get(), events[1].ctx.snapshot), (&*event.to_json(), true));
         assert_eq!((events[0].ctx.cut, events[1].ctx.cut), (None, cut));
+        assert_eq!((&events[0].ctx.resume, events[1].ctx.resume.as_deref()), (&None, Some("r")));
     }
 }

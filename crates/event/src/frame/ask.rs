@@ -171,6 +171,9 @@ pub fn subscribe(
     if options.ordered != Ordered::None {
         member(out, "ordered", options.ordered.as_str());
     }
+    if let Some(resume) = &options.resume {
+        member(out, "resume", resume);
+    }
     if batch {
         out.extend_from_slice(br#","batch":true"#);
     }

@@ -213,6 +213,7 @@ fn what_a_client_writes_is_what_the_hub_reads() {
                 headers: vec![("h".into(), "v".into()), ("i".into(), "w".into())],
             },
             ordered: Ordered::Key,
+            resume: None,
         };
         let group = Group::parse("g").expect("group");
         let mut out = Vec::new();

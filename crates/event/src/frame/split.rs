@@ -106,7 +106,7 @@ split! {
     From from = "from", Ts ts = "ts", AfterId after_id = "afterId", Topics topics = "topics",
     MaxInFlight max_in_flight = "maxInFlight", BatchSize batch_size = "batchSize",
     AckTimeout ack_timeout = "ackTimeoutMs", MaxAttempts max_attempts = "maxAttempts", Filter filter = "filter",
-    Ordered ordered = "ordered", Batch batch = "batch",
+    Ordered ordered = "ordered", Resume resume = "resume", Batch batch = "batch",
 }
 
 split! {

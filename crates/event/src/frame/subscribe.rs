@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::split::{FrameFields, SubscribeFields};
 use crate::cursor::Start;
 use crate::frame::shape::{Field, Part};
-use crate::wire::{Fields, List, Members, Name, Number, Object, OrDefault, Whole, asked};
+use crate::wire::{Fields, List, Members, Name, Number, Object, OrDefault, Text, Whole, asked};
 use crate::{EventId, Filter, From, Group, Invalid, Millis, Ordered, Selector, SubscribeOptions, limits};
 
 /// A `SUBSCRIBE`.
@@ -34,7 +34,7 @@ asked! {
         /// The group; without one it is an ephemeral tail.
         group: Option<Group>,
         /// Everything optional.
-        opts: Options as OrDefault<Options>,
+        opts: Options<'a> as OrDefault<Options<'a>>,
     }
 }
 
@@ -45,7 +45,7 @@ const MAX_LEASE: u64 = limits::MAX_LEASE.as_millis() as u64;
 asked! {
     /// `opts` of a `SUBSCRIBE` as it stands on the wire.
     #[derive(Default)]
-    pub(super) struct Options from SubscribeFields named "SubscribeOptions" needs NEEDS {
+    pub(super) struct Options<'a> from SubscribeFields named "SubscribeOptions" needs NEEDS {
         /// Where a group without a cursor starts; latest if left out.
         from: Option<Start>,
         /// For from=ts: epoch milliseconds.
@@ -66,6 +66,8 @@ asked! {
         filter: Filter as OrDefault<Filter>,
         /// In which order; none if left out.
         ordered: Option<Ordered>,
+        /// Without a group: a resume that the hub gave out; it replaces from.
+        resume: Option<Cow<'a, str>> as Option<Text<{ limits::MAX_RESUME }>>,
         /// True if deliveries come as EVENTS.
         batch: bool as Option<bool>,
     }
@@ -93,7 +95,7 @@ impl<'a> Members<'a> for Subscribe<'a> {
     }
 }
 
-impl Options {
+impl Options<'_> {
     fn checked(self) -> Result<(SubscribeOptions, bool), Invalid> {
         let missing = |name: &str| Invalid::request(name, "is missing");
         let from = match self.from.unwrap_or(Start::Latest) {
@@ -113,6 +115,7 @@ impl Options {
             max_attempts: self.max_attempts.unwrap_or(defaults.max_attempts),
             filter: self.filter,
             ordered: self.ordered.unwrap_or_default(),
+            resume: self.resume.map(|resume| resume.into()),
         };
         options.check()?;
         Ok((options, self.batch))

@@ -101,6 +101,8 @@ said! {
         corr: Option<&'a Corr> as Option<Corr> = "corr",
         /// Where the group stands: one for a topic, a list for patterns and several topics, left out for a tail.
         cursor: Cursors<'a> = "cursor",
+        /// Without a group: where it begins, for opts.resume of a later subscription.
+        resume: Option<&'a str> as Option<Text<{ limits::MAX_RESUME }>> = "resume",
     }
 }
 
@@ -141,9 +143,9 @@ impl<'a> Write<Cursors<'a>> for Cursors<'a> {
 }
 
 /// `OK` to a `SUBSCRIBE`: `cursor` is an object for a single topic, a list for patterns and several topics, and left
-/// out for an ephemeral tail, which has none.
-pub fn subscribed(out: &mut Vec<u8>, corr: Option<&Corr>, single: bool, cursors: &[Cursor]) {
-    Subscribed { corr, cursor: Cursors { single, all: cursors } }.frame(out);
+/// out for an ephemeral tail, which has `resume` instead.
+pub fn subscribed(out: &mut Vec<u8>, corr: Option<&Corr>, single: bool, cursors: &[Cursor], resume: Option<&str>) {
+    Subscribed { corr, cursor: Cursors { single, all: cursors }, resume }.frame(out);
 }
 
 /// What an `ERR` says beside its code and message.
@@ -199,9 +201,9 @@ said! {
 
 said! {
     /// How an `EVENT` ends.
-    struct OneTo<> {
+    struct OneTo<'a> {
         /// What the hub says about the delivery.
-        ctx: Context = "ctx",
+        ctx: Context<'a> = "ctx",
     }
 }
 
@@ -238,7 +240,7 @@ impl Head {
 said! {
     /// What the hub says about a delivery.
     #[derive(Debug, Clone, Copy)]
-    pub struct Context<> named "Context" {
+    pub struct Context<'a> named "Context" {
         /// Which delivery of the event to the group this is.
         pub attempt: u32 as Number<1, { u32::MAX as u64 }> = "attempt",
         /// Deliveries before a dead letter; 0: no limit.
@@ -252,6 +254,8 @@ said! {
         /// On the last event of a tail's snapshot: the id of the event at which the snapshot was taken. A tail that goes on after
         /// it gets everything since.
         pub cut: Option<EventId> = "cut",
+        /// Without a group: the place after this delivery, for opts.resume of a later subscription.
+        pub resume: Option<&'a str> as Option<Text<{ limits::MAX_RESUME }>> = "resume",
     }
 }
 
@@ -268,7 +272,7 @@ struct Delivery;
 
 impl Fields for Delivery {
     const OWN: &'static [Field] = DeliveryFrom::OWN;
-    const FIELDS: &'static [&'static [Field]] = &[DeliveryFrom::OWN, OneTo::OWN];
+    const FIELDS: &'static [&'static [Field]] = &[DeliveryFrom::OWN, OneTo::<'static>::OWN];
 }
 
 impl Object for Delivery {
@@ -280,7 +284,7 @@ impl Described for Delivery {
 }
 
 /// `EVENT`.
-pub fn event(out: &mut Vec<u8>, head: &Head, event: &Event, context: Context) {
+pub fn event(out: &mut Vec<u8>, head: &Head, event: &Event, context: Context<'_>) {
     out.extend_from_slice(&head.0);
     event.write(out);
     OneTo { ctx: context }.members(out);
@@ -293,7 +297,7 @@ pub fn begin_events(out: &mut Vec<u8>, head: &Head) {
 }
 
 /// One entry of an `EVENTS` frame.
-pub fn next_event(out: &mut Vec<u8>, event: &Event, context: Context) {
+pub fn next_event(out: &mut Vec<u8>, event: &Event, context: Context<'_>) {
     if out.last() == Some(&b'}') {
         out.push(b',');
     }
@@ -341,7 +345,7 @@ pub(super) static SAID: &[Shape] = shapes! {
     /// subscription that a renewed token no longer allows.
     refused(Refused<'static>), r#"{"op":"ERR","code":"bad_request","msg":"topic: is missing","corr":2}"#;
     /// A delivery.
-    event(OneFrom<'static>, OneTo), r#"{"op":"EVENT","topic":"heartbeat.*","group":"ops","event":{"id":"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d","seq":42,"ts":1731650000000,"topic":"heartbeat.received","key":"dev:stt:12345","partition":3,"payload":{"pid":12345}},"ctx":{"attempt":1,"maxAttempts":5,"ack_deadline_ms":30000,"lease":17}}"#;
+    event(OneFrom<'static>, OneTo<'static>), r#"{"op":"EVENT","topic":"heartbeat.*","group":"ops","event":{"id":"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d","seq":42,"ts":1731650000000,"topic":"heartbeat.received","key":"dev:stt:12345","partition":3,"payload":{"pid":12345}},"ctx":{"attempt":1,"maxAttempts":5,"ack_deadline_ms":30000,"lease":17}}"#;
     /// Several deliveries, where the subscription asked for opts.batch.
     events(SeveralFrom<'static>), r#"{"op":"EVENTS","topic":"heartbeat.*","group":"ops","events":[{"event":{"id":"0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d","seq":42,"ts":1731650000000,"topic":"heartbeat.received","partition":3,"payload":null},"ctx":{"attempt":1,"maxAttempts":5,"ack_deadline_ms":30000,"lease":17}}]}"#;
 };

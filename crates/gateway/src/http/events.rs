@@ -1,6 +1,6 @@
 //! `GET /events/{topic}`: Server-Sent Events, the ephemeral tail of a topic or pattern.
 //!
-//! `id` is the event's id, `data` its JSON on one line. The events of a snapshot start have no `id`: whoever loses the
+//! `id` is the event's id, or where there may be several topics the place on all of them; `data` is the event's JSON. The events of a snapshot start have no `id`: whoever loses the
 //! connection within it gets a whole snapshot again, not a part. A comment says that one begins: what the client had of
 //! another is to be forgotten. After the last one an `id` alone says where to go on. Nothing is buffered here: a client
 //! that does not read is read for no further.
@@ -38,9 +38,19 @@ struct Tail {
     /// When the token ends.
     deadline: Option<Instant>,
     first: Option<Vec<u8>>,
-    /// True if a client may go on after an event that it has.
-    resumable: bool,
+    ids: Ids,
     ended: bool,
+}
+
+/// The `id` lines of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ids {
+    /// Of one topic.
+    Events,
+    /// Of several topics.
+    Places,
+    /// Of several topics one may be live while the snapshot of another is on its way: a place would skip the rest of it.
+    None,
 }
 
 /// Streams events from now on, or from where the request says.
@@ -65,13 +75,18 @@ pub(super) async fn events(
     let inbox = Inbox::with(options);
     let last =
         headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().trim()).filter(|id| !id.is_empty());
-    let resumed = match last.map(EventId::parse) {
-        None => Some(subscribe(&hub, &caller.identity, &selector, from, &inbox).await?),
-        Some(Err(_)) => None,
-        Some(Ok(id)) => match subscribe(&hub, &caller.identity, &selector, From::AfterId(id), &inbox).await {
-            Err(rejection) if rejection.code == Code::UnknownId => None,
-            resumed => Some(resumed?),
-        },
+    let resumed = match last {
+        None => Some(subscribe(&hub, &caller.identity, &selector, from, None, &inbox).await?),
+        Some(last) => {
+            let (from, place) = match EventId::parse(last) {
+                Ok(id) => (From::AfterId(id), None),
+                Err(_) => (From::Latest, Some(last)),
+            };
+            match subscribe(&hub, &caller.identity, &selector, from, place, &inbox).await {
+                Err(rejection) if matches!(rejection.code, Code::UnknownId | Code::BadRequest) => None,
+                resumed => Some(resumed?),
+            }
+        }
     };
     let mut snapshot = from == From::Snapshot;
     let membership = match resumed {
@@ -86,15 +101,17 @@ pub(super) async fn events(
                 _ => (From::Latest, "this starts at the live end"),
             };
             first.extend_from_slice(format!(": the Last-Event-ID is unknown here; {said}\n\n").as_bytes());
-            subscribe(&hub, &caller.identity, &selector, again, &inbox).await?
+            subscribe(&hub, &caller.identity, &selector, again, None, &inbox).await?
         }
     };
     if snapshot {
         first.extend_from_slice(b": a snapshot begins\n\n");
     }
-    // Of several topics one may be live while the snapshot of another is on its way: an id of the one would skip the rest of
-    // the other.
-    let resumable = from != From::Snapshot || matches!(selector, Selector::Topic(_));
+    let ids = match selector {
+        Selector::Topic(_) => Ids::Events,
+        Selector::Pattern(_) if from == From::Snapshot => Ids::None,
+        Selector::Pattern(_) => Ids::Places,
+    };
     let left = caller.identity.deadline().map(|deadline| deadline.since(Millis::now()));
     let tail = Tail {
         inbox,
@@ -102,7 +119,7 @@ pub(super) async fn events(
         draining: hub.drain.watch(),
         deadline: left.map(|left| Instant::now() + left),
         first: Some(first),
-        resumable,
+        ids,
         ended: false,
         hub,
     };
@@ -121,11 +138,12 @@ async fn subscribe(
     identity: &Identity,
     selector: &Selector,
     from: From,
+    resume: Option<&str>,
     inbox: &Inbox,
 ) -> Result<Membership, Rejection> {
     let policy = Arc::clone(&identity.policy);
     let gate: promethean_bus::TopicGate = Arc::new(move |topic| policy.allows(Action::Subscribe, topic, None));
-    let options = SubscribeOptions { from, ..SubscribeOptions::default() };
+    let options = SubscribeOptions { from, resume: resume.map(Into::into), ..SubscribeOptions::default() };
     let (membership, _) = hub
         .bus
         .attach(Request { topic: selector.clone(), group: None, options, gate: Some(gate), relayed: None }, inbox)
@@ -165,7 +183,7 @@ impl Tail {
             }
             self.inbox.take(EVENTS_AT_ONCE, BYTES_AT_ONCE, self.hub.bus.now(), &mut given);
             if !given.is_empty() {
-                return text(&given, self.resumable);
+                return text(&given, self.ids);
             }
             if let Some((_, error)) = self.inbox.take_ended().pop() {
                 return self.end(&format!("{}: {}", error.code, error.message));
@@ -192,29 +210,31 @@ impl Tail {
     }
 }
 
-fn text(given: &[Given], resumable: bool) -> Vec<u8> {
+fn text(given: &[Given], ids: Ids) -> Vec<u8> {
     let mut out = Vec::new();
     let mut whole = Vec::new();
     for one in given {
-        if resumable && !one.snapshot {
-            write_id(&mut out, one.event.id);
+        match (ids, &one.resume) {
+            (Ids::Events, _) if !one.snapshot => write_id(&mut out, one.event.id.encode(&mut [0; 36])),
+            (Ids::Places, Some(place)) => write_id(&mut out, place),
+            _ => {}
         }
         whole.clear();
         one.event.write(&mut whole);
         write_data(&mut out, &whole);
         out.push(b'\n');
-        if let Some(cut) = one.cut.filter(|_| resumable) {
+        if let Some(cut) = one.cut.filter(|_| ids == Ids::Events) {
             // Without data it is no event to the client, only where it goes on.
-            write_id(&mut out, cut);
+            write_id(&mut out, cut.encode(&mut [0; 36]));
             out.push(b'\n');
         }
     }
     out
 }
 
-fn write_id(out: &mut Vec<u8>, id: EventId) {
+fn write_id(out: &mut Vec<u8>, id: &str) {
     out.extend_from_slice(b"id: ");
-    out.extend_from_slice(id.encode(&mut [0; 36]).as_bytes());
+    out.extend_from_slice(id.as_bytes());
     out.push(b'\n');
 }
 

@@ -306,6 +306,26 @@ async fn last_event_id_resumes_without_a_gap_or_a_duplicate() {
     }
 }
 
+/// The first event of the stream may be of a topic that is at its end, while another one is far behind.
+#[tokio::test]
+async fn last_event_id_of_a_pattern_skips_nothing_on_any_topic() {
+    let hub = open_hub().await;
+    hub.fill("w.b", 200).await;
+    let mut sse = Sse::open(&hub, "/events/w.*?from=earliest", &[]).await;
+    let (first, _) = sse.event().await;
+    let late = at(&hub, "w.a", 10).await;
+    drop(sse);
+    let place = first.expect("an id");
+    let mut sse = Sse::open(&hub, "/events/w.*", &[("last-event-id", &place)]).await;
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        seen.push(sse.event().await.1);
+    }
+    let of = |topic: &str| seen.iter().filter(|event| event["topic"] == topic).count();
+    assert_eq!((of("w.a"), of("w.b")), (1, 199));
+    assert!(seen.iter().any(|event| event["id"] == late.as_str()));
+}
+
 #[tokio::test]
 async fn an_unknown_last_event_id_starts_at_the_live_end_and_says_so() {
     let hub = open_hub().await;

@@ -164,13 +164,41 @@ async fn a_subscription_exists_once_and_only_while_it_is_there() {
 async fn a_tail_needs_no_group_and_its_frames_name_none() {
     let server = Server::start().await;
     let mut client = server.connect().await;
-    assert_eq!(client.ok(json!({"op": "SUBSCRIBE", "topic": "a", "corr": 1})).await, json!({"op": "OK", "corr": 1}));
+    let answer = client.ok(json!({"op": "SUBSCRIBE", "topic": "a", "corr": 1})).await;
+    assert_eq!((answer.get("cursor"), answer["resume"].is_string()), (None, true), "{answer}");
     client.publish("a", json!(1)).await;
     let event = client.event().await;
+    assert!(event["ctx"]["resume"].is_string(), "{event}");
     assert_eq!((event.get("group"), &event["event"]["payload"]), (None, &json!(1)));
     client.ok(json!({"op": "UNSUBSCRIBE", "topic": "a"})).await;
     client.publish("a", json!(2)).await;
     client.assert_silent().await;
+}
+
+#[tokio::test]
+async fn a_tail_resumes_at_the_place_of_its_answer_or_of_a_delivery() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    let answer = client.ok(json!({"op": "SUBSCRIBE", "topic": "a.*"})).await;
+    client.publish("a.x", json!(1)).await;
+    let event = client.event().await;
+    client.ok(json!({"op": "UNSUBSCRIBE", "topic": "a.*"})).await;
+    client.publish("a.y", json!(2)).await;
+    for (resume, expected) in [(&answer["resume"], vec![1, 2]), (&event["ctx"]["resume"], vec![2])] {
+        client.ok(json!({"op": "SUBSCRIBE", "topic": "a.*", "opts": {"resume": resume}})).await;
+        let mut seen = Vec::new();
+        for _ in &expected {
+            seen.push(client.event().await["event"]["payload"].as_i64().expect("a number"));
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, expected);
+        client.assert_silent().await;
+        client.ok(json!({"op": "UNSUBSCRIBE", "topic": "a.*"})).await;
+    }
+    let unknown = json!({"op": "SUBSCRIBE", "topic": "a", "opts": {"resume": "what?"}});
+    client.err(unknown, "bad_request").await;
+    let of_a_group = json!({"op": "SUBSCRIBE", "topic": "a", "group": "g", "opts": {"resume": answer["resume"]}});
+    client.err(of_a_group, "bad_request").await;
 }
 
 #[tokio::test]

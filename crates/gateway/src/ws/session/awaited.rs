@@ -103,7 +103,9 @@ impl<'h> Core<'h> {
             Awaited::Subscribed { result: Ok((membership, cursors)), about, corr } => {
                 if corr.is_some() || !self.quiet {
                     let single = matches!(about.selectors.as_slice(), [Selector::Topic(_)]) || about.group.is_none();
-                    self.outbox.text(|out| write::subscribed(out, corr.as_ref(), single, &cursors));
+                    self.outbox.text(|out| {
+                        write::subscribed(out, corr.as_ref(), single, &cursors, membership.resume().as_deref())
+                    });
                 }
                 let membership = Arc::new(membership);
                 self.registered.add(Held {

@@ -68,7 +68,7 @@ impl Core<'_> {
 }
 
 /// Describes a delivery to its receiver.
-pub(crate) fn context(given: &Given, now: Millis) -> Context {
+pub(crate) fn context(given: &Given, now: Millis) -> Context<'_> {
     Context {
         attempt: given.attempt,
         max_attempts: given.max_attempts,
@@ -76,6 +76,7 @@ pub(crate) fn context(given: &Given, now: Millis) -> Context {
         lease: given.lease,
         snapshot: given.snapshot,
         cut: given.cut,
+        resume: given.resume.as_deref(),
     }
 }
 
