@@ -244,7 +244,7 @@ impl LanePlace {
 /// The places of a tail on all of its topics.
 pub(crate) struct Places {
     core: Arc<Core>,
-    /// How many topics were created, if topics may join.
+    /// Number of topics created, if topics may join.
     created: Option<watch::Receiver<u64>>,
     state: Mutex<State>,
 }
@@ -253,7 +253,7 @@ struct State {
     /// It began with a snapshot.
     is_state: bool,
     lanes: Vec<Joined>,
-    /// The number of topics created of which all are joined.
+    /// Number of topics created of which all are joined.
     joined: u64,
     /// When that was last the case.
     complete: Millis,

@@ -2,7 +2,7 @@
 //!
 //! `id` is the event's id, or where there may be several topics the place on all of them; `data` is the event's JSON. The events of a snapshot start have no `id`: whoever loses the
 //! connection within it gets a whole snapshot again, not a part. A comment says that one begins: what the client had of
-//! another is to be forgotten. After the last one an `id` alone says where to go on. Nothing is buffered here: a client
+//! another is obsolete. After the last one an `id` alone says where to go on. Nothing is buffered here: a client
 //! that does not read is read for no further.
 
 use std::convert::Infallible;
