@@ -117,24 +117,38 @@ pub(crate) fn not_the_hubs_own(group: &Group) -> Result<(), Rejection> {
     Err(Rejection::new(Code::BadRequest, message))
 }
 
-/// An error body, `{"error", "code"}`, with its status.
+/// Address of the page of the codes; each has a heading of its own there.
+const CODES: &str = "https://github.com/promethean-hub/promethean/blob/main/docs/errors/codes.md";
+
+/// The address of a code's page.
+pub(crate) fn page(code: &str) -> String {
+    format!("{CODES}#{code}")
+}
+
+/// An error body, RFC 9457's problem details, with its status. `error` is `detail` under its older name.
 pub fn error_response(status: StatusCode, code: &str, msg: &str) -> Response {
-    let body = serde_json::json!({ "error": msg, "code": code }).to_string();
-    let mut response = (status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+    let title = status.canonical_reason().unwrap_or("Error");
+    let body = serde_json::json!({
+        "type": page(code), "title": title, "status": status.as_u16(), "detail": msg, "code": code, "error": msg,
+    });
+    let mut response = (status, [(header::CONTENT_TYPE, PROBLEM)], body.to_string()).into_response();
     if status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response
 }
 
+/// The content type of errors.
+pub(crate) const PROBLEM: &str = "application/problem+json";
+
 /// The answer for a route that does not exist: the fallback of every router.
 pub async fn not_found() -> Response {
-    error_response(StatusCode::NOT_FOUND, Code::BadRequest.as_str(), "there is no such route; see /openapi.json")
+    Rejection::new(Code::NotFound, "there is no such route; see /openapi.json").into_response()
 }
 
 /// The answer for a route that exists with another method.
 pub async fn method_not_allowed() -> Response {
-    error_response(StatusCode::METHOD_NOT_ALLOWED, Code::BadRequest.as_str(), "this route has another method")
+    Rejection::new(Code::MethodNotAllowed, "this route has another method; the Allow header lists them").into_response()
 }
 
 /// Why the hub closes a WebSocket.
@@ -212,12 +226,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_is_json_with_a_message_and_a_code() {
+    async fn an_error_is_problem_details_with_the_code_and_its_page() {
         let response = Rejection::new(Code::BadTopic, "topic: has a \"quote\"").into_response();
-        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         let body: serde_json::Value = serde_json::from_slice(&body).expect("json");
-        assert_eq!(body, serde_json::json!({"error": "topic: has a \"quote\"", "code": "bad_topic"}));
+        let text = "topic: has a \"quote\"";
+        let expected = serde_json::json!({
+            "type": page("bad_topic"), "title": "Bad Request", "status": 400, "detail": text, "code": "bad_topic",
+            "error": text,
+        });
+        assert_eq!(body, expected);
     }
 
     #[test]

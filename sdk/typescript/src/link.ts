@@ -365,7 +365,10 @@ export class Link {
     const call = this._calls.get(frame.corr);
     // Sent twice: that it was there already says no more than that the first try had arrived.
     if (call?._resent) frame.duplicate = frame.duplicates = undefined;
-    if (frame.op === "OK") return call?._done(undefined, frame);
+    if (frame.op === "OK") {
+      for (const warning of frame.warnings ?? []) this._report(new PromError("bad_request", warning), undefined, true);
+      return call?._done(undefined, frame);
+    }
     if (frame.op !== "ERR") return this._listener._frame(frame, text);
     const code = frame.code as Code;
     if (call?._publish && (code === "shutting_down" || isAuthCode(code))) {

@@ -19,7 +19,12 @@ impl Driver {
             Ok(Some(Answer::Events { topic, group, events })) => {
                 return self.on_events(&name(&topic, group.as_deref()), events);
             }
-            Ok(Some(Answer::Ok(done))) => self.pending.on_done(&done),
+            Ok(Some(Answer::Ok(done))) => {
+                for warning in &done.warnings {
+                    tracing::warn!(warning, "the hub took a request with a warning");
+                }
+                self.pending.on_done(&done)
+            }
             Ok(Some(Answer::Error(refusal))) => match (self.pending.on_refusal(&refusal), &refusal.topic) {
                 (Outcome::Unasked, Some(topic)) if refusal.code != Some(Code::ShuttingDown) => {
                     return self.on_ended(&name(topic, refusal.group.as_deref()), Error::refused(&refusal));

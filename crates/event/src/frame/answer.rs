@@ -51,6 +51,8 @@ pub struct Done<'a> {
     pub cursor: Option<&'a RawValue>,
     /// Of a `SUBSCRIBE` without a group.
     pub resume: Option<Cow<'a, str>>,
+    /// Sentences about the request: fields of it that the hub does not know, for example.
+    pub warnings: Vec<String>,
 }
 
 /// What an `ERR` carries.
@@ -125,6 +127,8 @@ struct Fields<'a> {
     exp: Option<u64>,
     #[serde(borrow)]
     cursor: Option<&'a RawValue>,
+    #[serde(default)]
+    warnings: Vec<String>,
     #[serde(borrow)]
     resume: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -164,6 +168,7 @@ impl<'a> Answer<'a> {
                 exp: fields.exp,
                 cursor: fields.cursor,
                 resume: fields.resume,
+                warnings: fields.warnings,
             })),
             "ERR" => {
                 let code_text = fields.code.ok_or_else(|| missing("code"))?;

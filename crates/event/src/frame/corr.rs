@@ -13,9 +13,14 @@ const MAX: usize = 1024;
 /// What fits without an allocation: a number, a UUID in quotes.
 const INLINE: usize = 46;
 
-/// A `corr` as JSON text: a string or a number, at most 1 KiB. Outlives its frame, mostly without an allocation.
+/// Part of a frame that its answer carries: the mark as JSON text, a string or a number of at most 1 KiB, and warnings
+/// about the frame. Outlives its frame, mostly without an allocation.
 #[derive(Clone)]
-pub struct Corr(Text);
+pub struct Corr {
+    /// Empty where the frame has none.
+    mark: Text,
+    warnings: Option<Box<[String]>>,
+}
 
 #[derive(Clone)]
 enum Text {
@@ -37,18 +42,35 @@ impl Corr {
             return Err(Invalid::request(name, format!("may have at most {MAX} bytes, has {}", text.len())));
         }
         let mut bytes = [0; INLINE];
-        Ok(Self(match bytes.get_mut(..text.len()) {
+        let mark = match bytes.get_mut(..text.len()) {
             Some(room) => {
                 room.copy_from_slice(text.as_bytes());
                 Text::Short { bytes, len: u8::try_from(text.len()).unwrap_or(0) }
             }
             None => Text::Long(text.into()),
-        }))
+        };
+        Ok(Self { mark, warnings: None })
+    }
+
+    /// Adds warnings to what an answer carries.
+    pub(super) fn warned(corr: Option<Self>, warnings: Vec<String>) -> Self {
+        let mark = corr.map_or(Text::Short { bytes: [0; INLINE], len: 0 }, |corr| corr.mark);
+        Self { mark, warnings: Some(warnings.into()) }
+    }
+
+    /// Sentences about the frame, one for each unknown field.
+    pub fn warnings(&self) -> &[String] {
+        self.warnings.as_deref().unwrap_or_default()
+    }
+
+    /// True if the client marked the frame.
+    pub fn is_mark(&self) -> bool {
+        !self.as_bytes().is_empty()
     }
 
     /// The JSON text.
     pub fn as_bytes(&self) -> &[u8] {
-        match &self.0 {
+        match &self.mark {
             Text::Short { bytes, len } => bytes.get(..usize::from(*len)).unwrap_or_default(),
             Text::Long(text) => text.as_bytes(),
         }
@@ -69,6 +91,13 @@ impl Write<&Corr> for Corr {
     #[inline(always)]
     fn write(value: &&Corr, out: &mut Vec<u8>) {
         out.extend_from_slice(value.as_bytes());
+    }
+    #[inline(always)]
+    fn member(value: &&Corr, name: &str, out: &mut Vec<u8>) {
+        if value.is_mark() {
+            out.extend_from_slice(name.as_bytes());
+            Self::write(value, out);
+        }
     }
 }
 

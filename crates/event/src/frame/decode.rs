@@ -10,7 +10,7 @@ use super::publish::{self, Publish};
 use super::shape::{Field, Shape};
 use super::split::{self, FrameFields};
 use super::subscribe::Subscribe;
-use super::{Corr, field};
+use super::{Corr, field, strays};
 use crate::wire::{self, Clamped, Cut, Fields, List, Members, Name, Number, Text, Whole, asked};
 use crate::{Code, EventId, Group, Invalid, Selector, json, limits};
 
@@ -66,6 +66,28 @@ macro_rules! requests {
             match op {
                 $(Op::$name => <$request as Members<'a>>::read(fields).map(Request::$name),)*
                 Op::Unknown => Err(Invalid::request(FrameFields::NAMES.op, "is missing")),
+            }
+        }
+
+        /// The bits of the names that a frame of this kind may have.
+        #[allow(non_upper_case_globals)]
+        fn known(op: Op, fields: &FrameFields<'_>) -> u32 {
+            const ALL: &[&str] = FrameFields::ALL;
+            const EVERY: u32 = split::known(ALL, &[Mark::OWN]) | split::bit(ALL, FrameFields::NAMES.op);
+            match op {
+                $(Op::$name => {
+                    $(
+                        const $shape: (u32, u32) = (
+                            EVERY | split::known(ALL, <$fields as Fields>::FIELDS),
+                            0 $(| split::bit(ALL, FrameFields::NAMES.$without))?,
+                        );
+                        if !fields.has($shape.1) {
+                            return $shape.0;
+                        }
+                    )+
+                    u32::MAX
+                })*
+                Op::Unknown => u32::MAX,
             }
         }
 
@@ -155,6 +177,8 @@ asked! {
         pub token: Option<Cow<'a, str>> as Option<Text<0>>,
         /// True: frames without corr get no OK from now on, an ERR as ever.
         pub quiet: Option<bool>,
+        /// True: from now on a frame with an unknown field is bad_request and does nothing.
+        pub strict: Option<bool>,
     }
 }
 
@@ -362,6 +386,10 @@ pub fn decode(text: &str) -> Frame<'_> {
         _ if deep && !may_be_deep(op, text) => Err(too_deep("frame")),
         Some(refused) => Err(refused),
         None => request(op, &mut fields).and_then(|request| if deep { shallow(request) } else { Ok(request) }),
+    };
+    let corr = match &request {
+        Ok(_) if fields.is_strange(known(op, &fields)) => Some(Corr::warned(corr, strays::sentences(text, op))),
+        _ => corr,
     };
     Frame { corr, op, request }
 }

@@ -16,6 +16,7 @@ pub(crate) mod field;
 mod publish;
 pub mod shape;
 pub(crate) mod split;
+mod strays;
 mod subscribe;
 pub mod write;
 

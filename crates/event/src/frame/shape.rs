@@ -36,6 +36,8 @@ pub struct Shape {
 pub struct Field {
     /// As it stands on the wire.
     pub name: &'static str,
+    /// Another name that the hub takes for it; empty where there is none.
+    pub alias: &'static str,
     /// What it may hold.
     pub kind: Kind,
     /// True if it has to be there.

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::super::{Answer, Item, Op, Request, decode, split};
+use super::super::split::{self, Split};
+use super::super::{Answer, Item, Op, Request, decode};
 use super::*;
 use crate::limits;
 

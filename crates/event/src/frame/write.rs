@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Corr;
 use super::shape::{Field, Kind, Part, Shape};
+use super::strays::MAX_WARNINGS;
 use crate::wire::{
     self, Described, Each, Fields, Filled, List, Name, Number, Object, Open, Said, Text, Whole, Write, said,
 };
@@ -17,17 +18,23 @@ use crate::{Code, Cursor, Event, EventId, Group, Selector, Seq, limits};
 type Place = Number<1, { limits::MAX_SAFE_INTEGER }>;
 const MAX_LEASE: u64 = limits::MAX_LEASE.as_millis() as u64;
 
+fn warnings(corr: Option<&Corr>) -> &[String] {
+    corr.map_or(&[], Corr::warnings)
+}
+
 said! {
     /// `OK` with nothing more to say.
     struct Done<'a> is "OK" {
         /// The client's mark, which comes back in the answer.
         corr: Option<&'a Corr> as Option<Corr> = "corr",
+        /// A sentence for each field of the frame that the hub does not know; left out where there is none.
+        warnings: &'a [String] as Filled<Text<0>, MAX_WARNINGS> = "warnings",
     }
 }
 
 /// `OK` with nothing more to say.
 pub fn ok(out: &mut Vec<u8>, corr: Option<&Corr>) {
-    Done { corr }.frame(out);
+    Done { corr, warnings: warnings(corr) }.frame(out);
 }
 
 said! {
@@ -39,12 +46,14 @@ said! {
         sub: Option<&'a str> as Option<Text<0>> = "sub",
         /// When it runs out, in epoch seconds, where it does.
         exp: Option<u64> as Option<Whole> = "exp",
+        /// A sentence for each field of the frame that the hub does not know; left out where there is none.
+        warnings: &'a [String] as Filled<Text<0>, MAX_WARNINGS> = "warnings",
     }
 }
 
 /// `OK` to an `AUTH`.
 pub fn authenticated(out: &mut Vec<u8>, corr: Option<&Corr>, sub: Option<&str>, exp: Option<u64>) {
-    Authenticated { corr, sub, exp }.frame(out);
+    Authenticated { corr, sub, exp, warnings: warnings(corr) }.frame(out);
 }
 
 said! {
@@ -58,12 +67,14 @@ said! {
         seq: Seq as Place = "seq",
         /// True where the id was there before: nothing was stored, else left out.
         duplicate: bool as Option<bool> = "duplicate",
+        /// A sentence for each field of the frame that the hub does not know; left out where there is none.
+        warnings: &'a [String] as Filled<Text<0>, MAX_WARNINGS> = "warnings",
     }
 }
 
 /// `OK` to a `PUBLISH` of one event.
 pub fn published(out: &mut Vec<u8>, corr: Option<&Corr>, id: EventId, seq: Seq, duplicate: bool) {
-    Published { corr, id, seq, duplicate }.frame(out);
+    Published { corr, id, seq, duplicate, warnings: warnings(corr) }.frame(out);
 }
 
 said! {
@@ -77,6 +88,8 @@ said! {
         seqs: Each<S> as List<Place, 1, { limits::MAX_BATCH }> = "seqs",
         /// The indexes of those that were there before; left out where there is none.
         duplicates: Each<D> as Filled<Whole, { limits::MAX_BATCH }> = "duplicates",
+        /// A sentence for each field of the frame that the hub does not know; left out where there is none.
+        warnings: &'a [String] as Filled<Text<0>, MAX_WARNINGS> = "warnings",
     }
 }
 
@@ -91,7 +104,7 @@ pub fn published_batch(
     let seqs = Each(places.clone().map(|(_, seq, _)| seq));
     let indexed = places.zip(0_u64..);
     let duplicates = Each(indexed.filter_map(|((.., duplicate), index)| duplicate.then_some(index)));
-    PublishedBatch { corr, ids, seqs, duplicates }.frame(out);
+    PublishedBatch { corr, ids, seqs, duplicates, warnings: warnings(corr) }.frame(out);
 }
 
 said! {
@@ -103,6 +116,8 @@ said! {
         cursor: Cursors<'a> = "cursor",
         /// Without a group: where it begins, for opts.resume of a later subscription.
         resume: Option<&'a str> as Option<Text<{ limits::MAX_RESUME }>> = "resume",
+        /// A sentence for each field of the frame that the hub does not know; left out where there is none.
+        warnings: &'a [String] as Filled<Text<0>, MAX_WARNINGS> = "warnings",
     }
 }
 
@@ -145,7 +160,7 @@ impl<'a> Write<Cursors<'a>> for Cursors<'a> {
 /// `OK` to a `SUBSCRIBE`: `cursor` is an object for a single topic, a list for patterns and several topics, and left
 /// out for an ephemeral tail, which has `resume` instead.
 pub fn subscribed(out: &mut Vec<u8>, corr: Option<&Corr>, single: bool, cursors: &[Cursor], resume: Option<&str>) {
-    Subscribed { corr, cursor: Cursors { single, all: cursors }, resume }.frame(out);
+    Subscribed { corr, cursor: Cursors { single, all: cursors }, resume, warnings: warnings(corr) }.frame(out);
 }
 
 /// What an `ERR` says beside its code and message.

@@ -88,6 +88,7 @@ macro_rules! asked {
             impl<'a> Fields for $name $(<$life>)? {
                 const OWN: &'static [Field] = &[$(Field {
                     name: $split::NAMES.$field,
+                    alias: $split::ALIASES.$field,
                     kind: <crate::wire::wire_type!($type $(, $wire)?) as Described>::KIND,
                     needed: <crate::wire::wire_type!($type $(, $wire)?) as Described>::NEEDED,
                     about: crate::wire::about(concat!($($doc),+)),
@@ -151,6 +152,7 @@ macro_rules! said {
             {
                 const OWN: &'static [Field] = &[$(Field {
                     name: $wire_name,
+                    alias: "",
                     kind: <crate::wire::wire_type!($type $(, $wire)?) as Described>::KIND,
                     needed: <crate::wire::wire_type!($type $(, $wire)?) as Described>::NEEDED,
                     about: crate::wire::about(concat!($($doc),+)),

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::kinds::{Any, Clamped, Cut, List, Name, Number, OrDefault, OwnHeaders, Pairs, Text};
 use super::{Described, Object};
 use crate::frame::field;
+use crate::frame::split::{self, Inner, Split};
 use crate::{EventId, Group, Headers, Invalid, Millis, Selector};
 
 /// A wire type that is read as a `V`.
@@ -263,18 +264,18 @@ impl<'a> Value<'a, &'a RawValue> for Any {
     }
 }
 
-impl<'a, T> Value<'a, T> for OrDefault<T>
+impl<'a, T> Read<'a, T, Inner<'a>> for OrDefault<T>
 where
     T: Object + Default + Members<'a>,
-    T::Split: Deserialize<'a>,
+    T::Split: Deserialize<'a> + Split,
 {
-    fn read(raw: &'a RawValue, name: &str) -> Result<T, Invalid> {
+    #[inline]
+    fn take(inner: &mut Inner<'a>, name: &str) -> Result<T, Invalid> {
+        let Some(raw) = field::present(inner.raw) else { return Ok(T::default()) };
         let mut split: T::Split =
             serde_json::from_str(raw.get()).map_err(|_| Invalid::request(name, "must be an object"))?;
-        T::read(&mut split).map_err(|refused| refused.within(&format!("{name}.")))
-    }
-    #[inline]
-    fn left_out(_: &str) -> Result<T, Invalid> {
-        Ok(T::default())
+        let read = T::read(&mut split).map_err(|refused| refused.within(&format!("{name}.")))?;
+        inner.is_strange = split.is_strange(const { split::known(T::Split::ALL, T::FIELDS) });
+        Ok(read)
     }
 }

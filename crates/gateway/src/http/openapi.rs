@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::route::Param;
 use super::{Route, shapes};
+use crate::rejection::PROBLEM;
 use crate::schema;
 
 /// The document of `routes`.
@@ -45,7 +46,7 @@ fn operation(route: &Route) -> Value {
         let schema = json!({ "$ref": "#/components/schemas/Error" });
         responses.insert(
             status.to_string(),
-            json!({ "description": about.unwrap_or("Refused"), "content": { "application/json": { "schema": schema } } }),
+            json!({ "description": about.unwrap_or("Refused"), "content": { PROBLEM: { "schema": schema } } }),
         );
     }
     let mut operation = json!({

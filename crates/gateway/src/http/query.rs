@@ -1,7 +1,7 @@
 //! The query of a request, decoded; a refusal names the parameter.
 //!
 //! A parameter that is there but empty counts as left out, as in the seed, except for keys, which may be empty. Unknown
-//! ones are ignored.
+//! ones are refused before the handler ([`with_routes`](super::with_routes)).
 
 use std::convert::Infallible;
 
@@ -36,6 +36,11 @@ impl Query {
             Some((decode(name)?, decode(value)))
         });
         Self(pairs.collect())
+    }
+
+    /// The names that are there.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
     }
 
     /// All values of a parameter that may come more than once.

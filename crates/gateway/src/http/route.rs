@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::response::IntoResponse;
 use axum::routing::MethodRouter;
+use promethean_event::{Code, nearest};
 
-use super::cors;
-use crate::rejection::{method_not_allowed, not_found};
+use super::{Query, cors};
+use crate::rejection::{Rejection, method_not_allowed, not_found};
 use crate::{Hub, audit};
 
 /// A route: what it is to the router and what it is to its users.
@@ -69,9 +73,30 @@ pub(crate) fn build(routes: &'static [Route], hub: Arc<Hub>) -> Router {
 }
 
 /// Adds the routes of a table.
-pub(crate) fn with_routes<'r>(
+pub(crate) fn with_routes(
     router: Router<Arc<Hub>>,
-    routes: impl IntoIterator<Item = &'r Route>,
+    routes: impl IntoIterator<Item = &'static Route>,
 ) -> Router<Arc<Hub>> {
-    routes.into_iter().fold(router, |router, route| router.route(route.path, (route.handler)()))
+    routes.into_iter().fold(router, |router, route| {
+        let (method, path, params) = (route.method, route.path, route.params);
+        // The page's own address may carry anything.
+        let only_known = move |request: Request, next: Next| async move {
+            let unknown = if path == "/" { None } else { unknown(method, path, params, &request) };
+            match unknown {
+                Some(rejection) => rejection.into_response(),
+                None => next.run(request).await,
+            }
+        };
+        router.route(path, (route.handler)().route_layer(middleware::from_fn(only_known)))
+    })
+}
+
+/// Refuses a query parameter that the route does not have.
+fn unknown(method: &str, path: &str, params: &[Param], request: &Request) -> Option<Rejection> {
+    let query = Query::parse(request.uri().query()?);
+    let known = || params.iter().filter(|param| param.place == "query").map(|param| param.name);
+    let stray = query.names().find(|name| !known().any(|known| known == *name))?;
+    let likely = nearest(stray, known()).map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+    let message = format!("{stray}: not a parameter of {method} {path}{likely}");
+    Some(Rejection::new(Code::BadRequest, message))
 }

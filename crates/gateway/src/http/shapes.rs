@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 /// `n` (a whole number), `number`, `flag`, `any`, another object's name, `[kind]` for a list, `{kind}` for an object with
 /// any names, and `kind|null`. Nothing else is in them.
 const OBJECTS: &[(&str, &str)] = &[
-    ("Error", "error: text, code: text"),
+    ("Error", "type: text, title: text, status: n, detail: text, code: text, error: text"),
     ("Status", "status: text"),
     ("OnePublished", "id: id, seq: n, duplicate?: flag"),
     ("ManyPublished", "ids: [id], count: n"),

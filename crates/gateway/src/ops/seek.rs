@@ -15,7 +15,7 @@ use crate::http::{self, Caller, Query, SMALL, event_at, json_body, parse_json, r
 use crate::rejection::{Rejection, not_the_hubs_own};
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Asked {
     from: Option<String>,
     ts: Option<u64>,

@@ -50,7 +50,7 @@ async fn the_body_is_the_payload_byte_for_byte() {
 async fn the_query_gives_the_optional_fields() {
     let hub = open_hub().await;
     let path = format!(
-        "/publish/a?id={}&key=k%201&ts=5&sid=s&tag=%23x&tag=y&caused_by={OTHER_ID}&caused_by={ID}&unknown=1",
+        "/publish/a?id={}&key=k%201&ts=5&sid=s&tag=%23x&tag=y&caused_by={OTHER_ID}&caused_by={ID}",
         ID.to_uppercase()
     );
     assert_eq!(hub.post(&path, "1").await.ok(), json!({ "id": ID, "seq": 1 }));
@@ -232,7 +232,7 @@ async fn the_policy_says_who_may_publish_what() {
         let answer = hub.send(Method::POST, path, &[(name, &value)], "1").await;
         let message = answer.refused(status, code);
         assert!(!message.contains(&value), "{message}");
-        assert_eq!(answer.header("content-type"), "application/json");
+        assert_eq!(answer.header("content-type"), "application/problem+json");
         assert_eq!(answer.header("www-authenticate"), if status == 401 { "Bearer" } else { "" });
     }
     let (name, value) = as_token(token(&["publish:a.*"]));

@@ -129,7 +129,7 @@ async fn bad_parameters_are_refused() {
     ] {
         hub.get(path).await.refused(status, code);
     }
-    assert_eq!(hub.get("/replay").await.json(), json!({ "error": "topic required", "code": "bad_request" }));
+    assert_eq!(hub.get("/replay").await.refused(400, "bad_request"), "topic required");
     // The words that this route takes, and no others.
     for (path, words) in [
         ("/replay?topic=a&from=sometime", "earliest, latest, ts, afterId or seq"),
@@ -143,13 +143,34 @@ async fn bad_parameters_are_refused() {
 }
 
 #[tokio::test]
-async fn unknown_routes_and_wrong_methods_are_json_errors() {
+async fn unknown_routes_and_wrong_methods_have_codes_of_their_own() {
     let hub = open_hub().await;
-    hub.get("/nowhere").await.refused(404, "bad_request");
-    hub.get("/publish").await.refused(404, "bad_request");
-    hub.get("/publish/a").await.refused(405, "bad_request");
-    hub.post("/replay?topic=a", "").await.refused(405, "bad_request");
-    hub.send(Method::DELETE, "/events/a", &[], "").await.refused(405, "bad_request");
+    hub.get("/nowhere").await.refused(404, "not_found");
+    hub.get("/publish").await.refused(404, "not_found");
+    let wrong = hub.get("/publish/a").await;
+    wrong.refused(405, "method_not_allowed");
+    assert_eq!(wrong.header("allow"), "POST");
+    hub.post("/replay?topic=a", "").await.refused(405, "method_not_allowed");
+    let wrong = hub.send(Method::DELETE, "/events/a", &[], "").await;
+    wrong.refused(405, "method_not_allowed");
+    assert_eq!(wrong.header("allow"), "GET,HEAD");
+}
+
+#[tokio::test]
+async fn an_unknown_parameter_is_refused_by_its_name() {
+    let hub = open_hub().await;
+    for (path, message) in [
+        ("/replay?topic=a&limitt=1", "limitt: not a parameter of GET /replay; did you mean limit?"),
+        ("/replay?topic=a&after_id=x", "after_id: not a parameter of GET /replay; did you mean afterId?"),
+        ("/events/a?zzz", "zzz: not a parameter of GET /events/{topic}"),
+        ("/healthz?deep=1", "deep: not a parameter of GET /healthz"),
+    ] {
+        assert_eq!(hub.get(path).await.refused(400, "bad_request"), message, "{path}");
+    }
+    let refused = hub.post("/publish/a?keys=x", "1").await.refused(400, "bad_request");
+    assert_eq!(refused, "keys: not a parameter of POST /publish/{topic}; did you mean key?");
+    assert_eq!(hub.get("/replay?topic=a").await.ok()["count"], 0, "nothing was stored");
+    hub.post("/ack/a/g", r#"{"idz": []}"#).await.refused(400, "bad_request");
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ async fn the_files_of_the_page_are_served_as_what_they_are() {
         assert_eq!(sdk.header("content-type"), "text/javascript; charset=utf-8");
         assert_eq!((sdk.header("access-control-allow-origin"), sdk.header("cache-control")), ("*", "no-cache"));
     } else {
-        sdk.refused(404, "bad_request");
+        sdk.refused(404, "not_found");
     }
 }
 
@@ -52,7 +52,7 @@ async fn what_is_no_file_of_the_page_is_not_found() {
     let hub = open_hub().await;
     for path in ["/assets/none.js", "/../Cargo.toml", "/%2e%2e/Cargo.toml", "/index", "/assets/", "/demo", "/demo.html"]
     {
-        hub.get(path).await.refused(404, "bad_request");
+        hub.get(path).await.refused(404, "not_found");
     }
-    hub.post("/index.html", "").await.refused(404, "bad_request");
+    hub.post("/index.html", "").await.refused(404, "not_found");
 }

@@ -389,8 +389,8 @@ async fn the_page_needs_one_origin_only() {
     assert_eq!(hub.get("/export?topic=t").await.text().lines().count(), 1);
     hub.get("/healthz").await.ok();
     hub.get("/readyz").await.ok();
-    hub.get("/nowhere").await.refused(404, "bad_request");
-    hub.post("/topics", "").await.refused(405, "bad_request");
+    hub.get("/nowhere").await.refused(404, "not_found");
+    hub.post("/topics", "").await.refused(405, "method_not_allowed");
 }
 
 #[tokio::test]

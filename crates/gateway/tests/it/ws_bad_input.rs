@@ -315,3 +315,44 @@ async fn a_client_that_never_reads_is_closed_with_4429_and_its_events_go_to_othe
     }
     assert_eq!(stuck.closed().await, 4429);
 }
+
+#[tokio::test]
+async fn a_misspelt_field_is_named_in_the_answer_of_every_kind() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    let published = client.ok(json!({"op": "PUBLISH", "topic": "a", "payload": 1, "key": "x"})).await;
+    assert_eq!(published["warnings"], json!(["key: not a field of PUBLISH; did you mean opts.key?"]));
+    assert_eq!(published["seq"], 1, "it is stored all the same");
+    let options = json!({"from": "earliest", "maxInflight": 1, "filter": {"tag": []}});
+    let subscribed = client.ok(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g", "opts": options})).await;
+    let expected = [
+        "opts.filter.tag: not a field of SUBSCRIBE; did you mean opts.filter.tags?",
+        "opts.maxInflight: not a field of SUBSCRIBE; did you mean opts.maxInFlight?",
+    ];
+    assert_eq!(subscribed["warnings"], json!(expected));
+    let id = client.event().await["event"]["id"].clone();
+    let nacked = json!({"op": "NACK", "topic": "a", "group": "g", "id": id, "delay": 7, "delayMs": 60_000});
+    let nacked = client.ok(nacked).await;
+    assert_eq!(nacked["warnings"], json!(["delay: not a field of NACK; did you mean delay_ms?"]));
+    let answer = client.ok(json!({"op": "PING", "corr": 7})).await;
+    assert_eq!((&answer["corr"], answer.get("warnings")), (&json!(7), None));
+}
+
+#[tokio::test]
+async fn a_strict_connection_refuses_misspelt_fields_and_does_nothing() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    client.send_text(r#"{"op":"AUTH","token":"x","strict":true,"quite":true,"corr":1}"#).await;
+    let refused = client.answer().await;
+    assert_eq!(
+        (&refused["code"], message(&refused)),
+        (&json!("bad_request"), "quite: not a field of AUTH; did you mean quiet?")
+    );
+    client.ok(json!({"op": "AUTH", "token": "x", "strict": true})).await;
+    client.send_text(r#"{"op":"PUBLISH","topic":"a","payload":1,"key":"x","corr":"c"}"#).await;
+    let refused = client.answer().await;
+    assert_eq!((&refused["code"], &refused["corr"]), (&json!("bad_request"), &json!("c")));
+    assert_eq!(message(&refused), "key: not a field of PUBLISH; did you mean opts.key?");
+    let published = client.ok(json!({"op": "PUBLISH", "topic": "a", "payload": 1, "opts": {"key": "x"}})).await;
+    assert_eq!(published["seq"], 1, "the refused frame stored nothing");
+}

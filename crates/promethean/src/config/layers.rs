@@ -7,6 +7,8 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
+use promethean_event::nearest;
+
 use super::ConfigError;
 use super::note::Note;
 use super::setting::{SETTINGS, Setting};
@@ -204,10 +206,4 @@ fn unknown(key: &str) -> String {
         Some(name) => format!("unknown key {key:?}; did you mean {name}?"),
         None => format!("unknown key {key:?}; `promethean config default` lists what there is"),
     }
-}
-
-/// The known name that is most like `name`, if any is.
-pub(super) fn nearest<T: AsRef<str>>(name: &str, known: impl Iterator<Item = T>) -> Option<T> {
-    let rated = known.map(|known| (strsim::jaro_winkler(name, known.as_ref()), known));
-    rated.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.8).map(|(_, known)| known)
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::SETTINGS;
-use super::layers::nearest;
+use promethean_event::nearest;
 
 /// Variables of the binary that are not settings.
 const OTHERS: &[&str] = &[

@@ -8,8 +8,8 @@ use promethean_event::Topic;
 use promethean_store::{Compaction, Retention, SnapshotJob, SnapshotTargets, TopicSettings};
 use serde::Deserialize;
 
-use super::layers::nearest;
 use super::{ConfigError, units};
+use promethean_event::nearest;
 
 /// A topic's table as it is written. The seeds' `retentionDays` and `compaction` work.
 #[derive(Deserialize, Default)]

@@ -1,10 +1,11 @@
 //! Frames that the next ones have to wait for: `AUTH` and `SUBSCRIBE`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use promethean_bus::{Error, Membership, Request, SubscriptionId, TopicGate};
-use promethean_event::frame::{Corr, Op, Subscribe, write};
+use promethean_event::frame::{Auth, Corr, Op, Subscribe, write};
 use promethean_event::{Code, Cursor, Group, Millis, Selector};
 use tokio::time::Instant;
 
@@ -19,7 +20,7 @@ use crate::ws::connections::Held;
 /// A frame that others waited for, with what came of it.
 pub(super) enum Awaited {
     /// An `AUTH`.
-    Auth { result: Result<Identity, Refusal>, quiet: Option<bool>, corr: Option<Corr> },
+    Auth { result: Result<Identity, Refusal>, quiet: Option<bool>, strict: Option<bool>, corr: Option<Corr> },
     /// A question of another hub, with its answer.
     Told(Box<[u8]>),
     /// A `SUBSCRIBE`.
@@ -30,12 +31,12 @@ pub(super) enum Awaited {
 pub(super) type InForce = Arc<RwLock<Arc<Policy>>>;
 
 impl<'h> Core<'h> {
-    pub(super) fn begin_auth(&mut self, token: Option<String>, quiet: Option<bool>, corr: Option<Corr>) {
-        let auth = &self.hub.auth;
-        self.barrier =
-            Some(Box::pin(
-                async move { Awaited::Auth { result: auth.authenticate(token.as_deref()).await, quiet, corr } },
-            ));
+    pub(super) fn begin_auth(&mut self, auth: Auth<'_>, corr: Option<Corr>) {
+        let Auth { token, quiet, strict } = auth;
+        let (auth, token) = (&self.hub.auth, token.map(Cow::into_owned));
+        self.barrier = Some(Box::pin(async move {
+            Awaited::Auth { result: auth.authenticate(token.as_deref()).await, quiet, strict, corr }
+        }));
     }
 
     /// A question of another hub about a group.
@@ -85,7 +86,7 @@ impl<'h> Core<'h> {
                 self.hub.audit.authenticated(self.client(), Err(&refusal));
                 self.error(corr.as_ref(), &Rejection::from(refusal));
             }
-            Awaited::Auth { result: Ok(identity), quiet, corr } => {
+            Awaited::Auth { result: Ok(identity), quiet, strict, corr } => {
                 if !self.hub.auth.is_open() {
                     self.hub.audit.authenticated(self.client(), Ok(&identity));
                 }
@@ -95,6 +96,7 @@ impl<'h> Core<'h> {
                     self.outbox.text(|out| write::authenticated(out, corr.as_ref(), sub, exp));
                 }
                 self.set_quiet(quiet.unwrap_or(self.quiet));
+                self.strict = strict.unwrap_or(self.strict);
                 self.set_identity(identity);
             }
             Awaited::Subscribed { result: Err(error), corr, .. } => {

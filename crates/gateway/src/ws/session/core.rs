@@ -39,6 +39,8 @@ pub(super) struct Core<'h> {
     pub(super) pace: Pace,
     /// `OK`s of frames without `corr` are left out; frames that wait for their answer keep what counted when they came.
     pub(super) quiet: bool,
+    /// A frame with a field that is not one of its kind is refused.
+    pub(super) strict: bool,
     pub(super) names: Names,
     pub(super) subscriptions: Subscriptions,
     pub(super) inbox: Inbox,
@@ -94,6 +96,7 @@ impl<'h> Core<'h> {
             in_force: InForce::new(RwLock::new(Arc::new(Policy::nothing()))),
             quota: hub.quotas.connection(),
             quiet: false,
+            strict: false,
             names: Names::default(),
             subscriptions: Subscriptions::default(),
             inbox,

@@ -48,15 +48,26 @@ impl Core<'_> {
             self.refuse(op, corr, Rejection::shutting_down());
         } else if self.identity.is_none() && op != Op::Auth {
             self.refuse(op, corr, unauthorized());
+        } else if let Some(misspelt) = self.misspelt(&request, corr.as_ref()) {
+            self.refuse(op, corr, misspelt);
         } else {
+            // A quiet connection gets no `OK`, not for warnings either.
+            let corr = corr.filter(|corr| corr.is_mark() || !self.quiet);
             self.on_request(op, request, corr);
         }
         Flow::Next
     }
 
+    /// Refuses a frame with unknown fields where the client asked for that.
+    fn misspelt(&self, request: &Request<'_>, corr: Option<&Corr>) -> Option<Rejection> {
+        let warnings = corr.map(Corr::warnings).filter(|warnings| !warnings.is_empty())?;
+        let strict = self.strict || matches!(request, Request::Auth(Auth { strict: Some(true), .. }));
+        strict.then(|| Rejection::new(Code::BadRequest, warnings.join("; ")))
+    }
+
     fn on_request(&mut self, op: Op, request: Request<'_>, corr: Option<Corr>) {
         match request {
-            Request::Auth(Auth { token, quiet }) => self.begin_auth(token.map(Into::into), quiet, corr),
+            Request::Auth(auth) => self.begin_auth(auth, corr),
             Request::Ping(_) => self.ok(corr.as_ref()),
             Request::Publish(publish) => self.publish(publish, corr),
             Request::Subscribe(subscribe) => self.subscribe(*subscribe, corr),

@@ -199,7 +199,11 @@ impl Answer {
         assert_eq!(self.status, status, "{}", self.text());
         let body = self.json();
         assert_eq!(body["code"], code, "{body}");
-        assert_eq!(body.as_object().expect("an object").len(), 2, "{body}");
+        assert_eq!(self.header("content-type"), "application/problem+json", "{body}");
+        let members = (body["status"].as_u64(), &body["detail"], body["title"].is_string());
+        assert_eq!(members, (Some(status.into()), &body["error"], true), "{body}");
+        assert!(body["type"].as_str().is_some_and(|page| page.ends_with(&format!("#{code}"))), "{body}");
+        assert_eq!(body.as_object().expect("an object").len(), 6, "{body}");
         body["error"].as_str().expect("a message").to_owned()
     }
 }
