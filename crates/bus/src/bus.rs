@@ -10,12 +10,12 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use promethean_event::{
-    Cursor, Draft, EventId, From, Group, IdMaker, Invalid, Limits, Millis, Selector, Seq, SubscribeOptions, Topic,
+    Cursor, Draft, EventId, From, Group, IdMaker, Invalid, Limits, Millis, Selector, SubscribeOptions, Topic,
     payload_of,
 };
 use promethean_store::{Error as StoreError, Start, Store};
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, SubscriptionId};
@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::patterns::{Appending, Patterns};
 use crate::pull::Pulls;
 use crate::relay::{Cluster, Origin, SeekTo};
-use crate::runner::{self, Handle, Input, Room, seek_of};
+use crate::runner::{self, Handle, Input, Inputs, Room, seek_of};
 use crate::shard::Shards;
 use crate::status;
 use crate::subscription::Membership;
@@ -258,7 +258,8 @@ impl Bus {
     ///
     /// # Errors
     /// `unknown_id`, or `ack_failed`.
-    pub async fn set_cursor(&self, topic: &Topic, group: &Group, to: From) -> Result<Cursor, Error> {
+    pub async fn set_cursor(&self, topic: &Topic, group: &Group, to: impl Into<SeekTo>) -> Result<Cursor, Error> {
+        let to = to.into();
         self.core.ask(topic, group, |reply| Input::Seek { to, relayed: false, reply }).await
     }
 
@@ -267,21 +268,7 @@ impl Bus {
     /// # Errors
     /// As [`Bus::set_cursor`]; `shutting_down`: another hub owns it.
     pub async fn set_cursor_here(&self, topic: &Topic, group: &Group, to: SeekTo) -> Result<Cursor, Error> {
-        let ask = |reply| match to {
-            SeekTo::Place(to) => Input::Seek { to, relayed: true, reply },
-            SeekTo::Seq(done) => Input::SeekSeq { done, relayed: true, reply },
-        };
-        self.core.ask(topic, group, ask).await
-    }
-
-    /// Moves a group's cursor so that the event with the seq `next`, or the first one after it, comes next; makes the
-    /// group where there is none. **Returned ⇒ durable.**
-    ///
-    /// # Errors
-    /// `ack_failed`.
-    pub async fn set_cursor_seq(&self, topic: &Topic, group: &Group, next: Seq) -> Result<Cursor, Error> {
-        let done = next.saturating_sub(1);
-        self.core.ask(topic, group, |reply| Input::SeekSeq { done, relayed: false, reply }).await
+        self.core.ask(topic, group, |reply| Input::Seek { to, relayed: true, reply }).await
     }
 
     /// Forgets a group on a topic: its next subscriber begins anew. **Returned ⇒ durable.** `false`: there was none.
@@ -409,7 +396,7 @@ impl Core {
     }
 
     /// Lets an idle runner go unless something has reached it meanwhile.
-    pub(crate) fn retire_runner(&self, topic: &Topic, group: &Group, inputs: &mpsc::UnboundedReceiver<Input>) -> bool {
+    pub(crate) fn retire_runner(&self, topic: &Topic, group: &Group, inputs: &Inputs) -> bool {
         let mut runners = self.runners.lock();
         let idle = inputs.is_empty();
         if idle {

@@ -38,6 +38,19 @@ pub enum SeekTo {
     Seq(Seq),
 }
 
+impl SeekTo {
+    /// The place at which the event with the seq `next`, or the first one after it, follows.
+    pub fn next(next: Seq) -> Self {
+        Self::Seq(next.saturating_sub(1))
+    }
+}
+
+impl std::convert::From<From> for SeekTo {
+    fn from(place: From) -> Self {
+        Self::Place(place)
+    }
+}
+
 /// The subscriber behind a member that another hub has sent here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {

@@ -36,7 +36,9 @@ impl Runner {
             }
             receipts.push(receipt);
         }
-        if let Err(error) = self.ack_late(&late).await {
+        if !late.is_empty()
+            && let Err(error) = Box::pin(self.ack_late(&late)).await
+        {
             let _ = reply.send(Err(error));
             return;
         }
@@ -54,9 +56,6 @@ impl Runner {
 
     /// Acks by place what this runner does not know by id: it was given out before a restart, or is done already.
     async fn ack_late(&mut self, ids: &[EventId]) -> Result<(), Error> {
-        if ids.is_empty() {
-            return Ok(());
-        }
         let places = self.core.store.locate(ids).await.map_err(|error| Error::group(&error))?;
         for (id, place) in ids.iter().zip(places) {
             if let (Some(place), Some(dispatcher)) = (place, &mut self.dispatcher)

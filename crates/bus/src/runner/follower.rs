@@ -21,7 +21,7 @@ use super::{Input, sleep_until};
 use crate::Error;
 use crate::group::{Answer, MemberId, Receipt};
 use crate::inbox::Given;
-use crate::relay::{Cluster, RelayError, RelayGiven, RelayJoin, Relayed, Remote, SeekTo};
+use crate::relay::{Cluster, RelayError, RelayGiven, RelayJoin, Relayed, Remote};
 use crate::status::MemberStatus;
 
 /// How long after a relay was lost the next one is tried.
@@ -97,6 +97,16 @@ impl Follower {
 
     pub(super) async fn serve(&mut self) -> End {
         loop {
+            while let Some(input) = self.seat.inputs.next() {
+                match input {
+                    Input::Drain(done) => {
+                        self.dismiss().await;
+                        let _ = done.send(());
+                        return End::Closed;
+                    }
+                    input => self.on_input(input),
+                }
+            }
             let now = Instant::now();
             self.drop_tired(now);
             self.start_joins(now);
@@ -134,15 +144,6 @@ impl Follower {
                         Ok(Answered::Done) | Err(_) => {}
                     }
                 }
-                input = self.seat.inputs.recv() => match input {
-                    None => return End::Closed,
-                    Some(Input::Drain(done)) => {
-                        self.dismiss().await;
-                        let _ = done.send(());
-                        return End::Closed;
-                    }
-                    Some(input) => self.on_input(input),
-                },
                 () = self.seat.wake.notified() => {}
                 () = sleep_until(alarm) => {}
             }
@@ -153,7 +154,7 @@ impl Follower {
     fn alarm(&self) -> Option<Instant> {
         let waiting = self.waiting.front().map(|(until, _)| *until);
         let stopped = self.remotes.values().filter_map(|one| one.stopped).map(|since| since + REST).min();
-        let tired = self.seat.members.values().filter_map(Member::tired_at).min();
+        let tired = self.seat.members.values().filter_map(|member| member.tired_at()).min();
         // Room that is shared goes to other topics when a lease is over, though nothing else happens here.
         let over = self.remotes.iter().filter(|(id, _)| self.shares(id)).filter_map(|(_, one)| one.expires()).min();
         let over = over.map(|at| self.seat.core.clock.instant(at));
@@ -165,7 +166,7 @@ impl Follower {
     }
 
     fn known(&mut self, id: MemberId) -> (Option<&mut Member>, Option<&mut Attached>) {
-        (self.seat.members.get_mut(&id), self.remotes.get_mut(&id))
+        (self.seat.members.get_mut(&id).map(|member| &mut **member), self.remotes.get_mut(&id))
     }
 
     fn drop_tired(&mut self, now: Instant) {
@@ -300,7 +301,7 @@ impl Follower {
         }
     }
 
-    fn remove(&mut self, id: MemberId) -> Option<Member> {
+    fn remove(&mut self, id: MemberId) -> Option<Box<Member>> {
         self.detach(id);
         self.seat.members.remove(&id)
     }
@@ -409,7 +410,7 @@ impl Follower {
         match input {
             Input::Join(join) if join.relayed.is_some() => drop(join.reply.send(Err(not_the_owner()))),
             Input::Join(join) => {
-                let member = Member::new(*join, &self.seat.wake);
+                let member = Box::new(Member::new(*join, &self.seat.wake));
                 self.seat.members.insert(member.subscriber().id, member);
             }
             Input::Leave(id) => self.on_leave(id),
@@ -424,13 +425,7 @@ impl Follower {
             Input::Status { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
             Input::Seek { to, reply, .. } => {
                 let Seat { topic, group, .. } = &self.seat;
-                let asked = self.cluster.relays.seek(&self.owner, topic, group, SeekTo::Place(to));
-                tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
-            }
-            Input::SeekSeq { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
-            Input::SeekSeq { done, reply, .. } => {
-                let Seat { topic, group, .. } = &self.seat;
-                let asked = self.cluster.relays.seek(&self.owner, topic, group, SeekTo::Seq(done));
+                let asked = self.cluster.relays.seek(&self.owner, topic, group, to);
                 tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
             }
             // A group that another hub runs has members there.
@@ -460,7 +455,7 @@ impl Follower {
 
     /// The members that this hub knows of by itself.
     fn members_here(&self) -> Vec<MemberStatus> {
-        let status = |(&id, member): (&MemberId, &Member)| MemberStatus {
+        let status = |(&id, member): (&MemberId, &Box<Member>)| MemberStatus {
             id,
             in_flight: self.remotes.get(&id).map_or(0, Attached::in_flight),
             max_in_flight: member.options.max_in_flight,

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::{Fatal, Member, Opened, Runner};
 use crate::group::{Answer, MemberId, MemberOptions, Policy, Receipt};
 use crate::lane::Subscriber;
-use crate::relay::Origin;
+use crate::relay::{Origin, SeekTo};
 use crate::status::GroupStatus;
 use crate::{Code, Error};
 
@@ -28,10 +28,8 @@ pub(crate) enum Input {
     Answer { by: MemberId, ids: Vec<(EventId, Option<u64>)>, answer: Answer, reply: Reply<Vec<Receipt>> },
     /// An ack of an event and all before it.
     AckUpTo { by: MemberId, id: EventId, lease: Option<u64>, reply: Reply<u64> },
-    /// Moves the group's place.
-    Seek { to: From, relayed: bool, reply: Reply<Cursor> },
-    /// Moves the group's place to after this seq.
-    SeekSeq { done: Seq, relayed: bool, reply: Reply<Cursor> },
+    /// Moves the group's place. `relayed`: another hub asks, and only the owner answers it.
+    Seek { to: SeekTo, relayed: bool, reply: Reply<Cursor> },
     /// Forgets the group, where it has no members.
     Forget { reply: Reply<bool> },
     /// How things stand in a topic of which this is known, with or without what is unfinished.
@@ -47,7 +45,7 @@ impl Input {
             Input::Join(join) => drop(join.reply.send(Err(error))),
             Input::Answer { reply, .. } => drop(reply.send(Err(error))),
             Input::AckUpTo { reply, .. } => drop(reply.send(Err(error))),
-            Input::Seek { reply, .. } | Input::SeekSeq { reply, .. } => drop(reply.send(Err(error))),
+            Input::Seek { reply, .. } => drop(reply.send(Err(error))),
             Input::Forget { reply } => drop(reply.send(Err(error))),
             Input::Status { reply, .. } => drop(reply.send(Err(error))),
             Input::Drain(done) => drop(done.send(())),
@@ -69,7 +67,7 @@ pub(crate) struct Join {
 impl Runner {
     pub(super) async fn on_input(&mut self, input: Input) -> Result<(), Fatal> {
         match input {
-            Input::Join(join) => self.admit(Member::new(*join, &self.wake)).await,
+            Input::Join(join) => self.admit(Box::new(Member::new(*join, &self.wake))).await,
             Input::Leave(id) => self.on_leave(id),
             Input::Pause(id, paused) => {
                 if let (Some(member), Some(dispatcher)) = (self.members.get(&id), &mut self.dispatcher) {
@@ -81,20 +79,9 @@ impl Runner {
                 }
             }
             Input::Answer { by, ids, answer, reply } => self.on_answer(by, ids, answer, reply).await,
-            Input::AckUpTo { by: _, id, lease, reply } => self.on_ack_up_to(id, lease, reply).await,
-            Input::Seek { to, reply, .. } => {
-                if let Some(reply) = self.loaded(reply).await {
-                    let found = self.find(to).await;
-                    self.on_seek(found, reply);
-                }
-            }
-            Input::SeekSeq { done, reply, .. } => {
-                if let Some(reply) = self.loaded(reply).await {
-                    let found = self.start_after(done).await.map(|start| (start, None));
-                    self.on_seek(found, reply);
-                }
-            }
-            Input::Forget { reply } => self.on_forget(reply).await,
+            Input::AckUpTo { by: _, id, lease, reply } => Box::pin(self.on_ack_up_to(id, lease, reply)).await,
+            Input::Seek { to, reply, .. } => Box::pin(self.seek(to, reply)).await,
+            Input::Forget { reply } => Box::pin(self.on_forget(reply)).await,
             Input::Status { unfinished, info, reply, .. } => {
                 let status = match self.load(None).await {
                     Ok(_) => Ok(self.status(unfinished, info.as_ref())),
@@ -111,7 +98,7 @@ impl Runner {
     }
 
     /// Takes a member in, a new one or one that was here before this hub owned the group.
-    pub(super) async fn admit(&mut self, mut member: Member) {
+    pub(super) async fn admit(&mut self, mut member: Box<Member>) {
         if let Err(error) = self.load(Some(member.from)).await {
             return member.refuse(error);
         }
@@ -185,15 +172,14 @@ impl Runner {
         }
     }
 
-    /// Loads the group, making it where there is none; what goes wrong is told to whoever asked.
-    async fn loaded<T>(&mut self, reply: Reply<T>) -> Option<Reply<T>> {
-        match self.load(Some(From::Latest)).await {
-            Ok(_) => Some(reply),
-            Err(error) => {
-                let _ = reply.send(Err(error));
-                None
-            }
-        }
+    /// Moves the group's place, making the group where there is none.
+    async fn seek(&mut self, to: SeekTo, reply: Reply<Cursor>) {
+        let found = match (self.load(Some(From::Latest)).await, to) {
+            (Err(error), _) => Err(error),
+            (Ok(_), SeekTo::Place(from)) => self.find(from).await,
+            (Ok(_), SeekTo::Seq(done)) => self.start_after(done).await.map(|start| (start, None)),
+        };
+        self.on_seek(found, reply);
     }
 
     /// The place after `done`, within what the topic has.

@@ -11,6 +11,7 @@ mod deliver;
 mod follower;
 mod handed;
 mod input;
+mod queue;
 mod read;
 mod save;
 mod seat;
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use promethean_event::{Code, Cursor, Event, From, Group, Millis, Topic};
 use promethean_store::{Fence, GroupState, KeySnapshot, Owned, Saved, Seek, SnapshotState, Start, Tail, Version};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::Error;
 use crate::bus::Core;
@@ -36,6 +37,7 @@ use ahead::Ahead;
 pub(crate) use ahead::Room;
 use alarm::Alarm;
 pub(crate) use input::{Input, Join};
+pub(crate) use queue::{Handle, Inputs};
 use read::Reads;
 use save::Saving;
 use seat::{Member, Seat};
@@ -51,20 +53,16 @@ const TURN_BYTES: usize = 1024 * 1024;
 /// How long after a refused save, or a read that failed, the next one is tried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// The way to a runner. Unbounded by itself; every sender waits for its answer, so what is under way is bounded by
-/// the number of subscribers and what each may have pending.
-pub(crate) type Handle = mpsc::UnboundedSender<Input>;
-
 pub(crate) struct Runner {
     core: Arc<Core>,
     topic: Topic,
     group: Group,
-    inputs: mpsc::UnboundedReceiver<Input>,
+    inputs: Inputs,
     /// None until the first input that needs it.
     dispatcher: Option<Box<Dispatcher>>,
     version: Version,
     tail: watch::Receiver<Tail>,
-    members: HashMap<MemberId, Member>,
+    members: HashMap<MemberId, Box<Member>>,
     wake: Arc<Notify>,
     snapshot: Option<Box<dyn KeySnapshot>>,
     ahead: Ahead,
@@ -107,11 +105,11 @@ type Opened = (Box<dyn KeySnapshot>, SnapshotState);
 struct Fatal(Error);
 
 impl Runner {
-    fn new(seat: Seat, owned: Option<Owned>) -> Self {
+    fn new(seat: Seat, owned: Option<Owned>) -> Box<Self> {
         let Seat { core, topic, group, inputs, members, wake, saves } = seat;
         let version = owned.as_ref().map_or(0, |owned| owned.version);
         let held = owned.map(|Owned { first_lease, state, fence, .. }| Held { first_lease, fence, state, lost: false });
-        Self {
+        Box::new(Self {
             tail: core.store.watch(&topic),
             metrics: GroupObserver::new(&core.metrics, &topic, &group),
             ahead: Ahead::new(Arc::clone(&core.ahead)),
@@ -132,12 +130,12 @@ impl Runner {
             commands: Vec::new(),
             alarm: Alarm::default(),
             held,
-        }
+        })
     }
 
     /// Steps down: nothing more goes out, and whoever waits for a save finds its answer dropped, and asks again.
-    fn into_seat(self) -> Seat {
-        let Self { core, topic, group, inputs, mut members, wake, saves, .. } = self;
+    fn into_seat(self: Box<Self>) -> Seat {
+        let Self { core, topic, group, inputs, mut members, wake, saves, .. } = *self;
         for member in members.values_mut() {
             member.outgoing.clear();
             member.handed.next_owner();
@@ -148,7 +146,7 @@ impl Runner {
     }
 
     /// Runs a group that no other hub could, to the end.
-    async fn run_alone(mut self) {
+    async fn run_alone(mut self: Box<Self>) {
         let end = self.serve().await;
         self.inputs.close();
         self.core.forget_runner(&self.topic, &self.group);
@@ -169,7 +167,7 @@ impl Runner {
             // Answers that are here by `now` are taken in before time passes to it.
             let now = self.core.clock.now();
             for _ in 0..self.inputs.len() {
-                if let Ok(input) = self.inputs.try_recv() {
+                if let Some(input) = self.inputs.next() {
                     self.on_input(input).await?;
                 }
             }
@@ -190,7 +188,6 @@ impl Runner {
             let alarm = turn.wake_at.into_iter().chain(self.ahead.expires()).min();
             let due = alarm.map(|at| self.core.clock.instant(at));
             tokio::select! {
-                // A flood of inputs must not keep the answers of a save from going out.
                 biased;
                 () = lost(self.held.as_ref()) => {}
                 saved = self.saving.done() => self.on_saved(saved)?,
@@ -199,10 +196,6 @@ impl Runner {
                         written.into_iter().for_each(|seq| dispatcher.on_dead_lettered(seq));
                     }
                 }
-                input = self.inputs.recv() => match input {
-                    Some(input) => self.on_input(input).await?,
-                    None => return Ok(()),
-                },
                 () = self.reads.arrive() => {}
                 () = sleep_until(self.read_again) => {
                     self.read_again = None;
@@ -210,6 +203,7 @@ impl Runner {
                         dispatcher.on_read_failed();
                     }
                 }
+                // Inputs, or credit for a member.
                 () = self.wake.notified() => {}
                 // Without room there is nothing to do about news.
                 changed = self.tail.changed(), if room => {
@@ -343,6 +337,11 @@ impl Runner {
 
     /// Loads the group's state; where there is none and `from` says where to begin, makes it. **Returned ⇒ durable.**
     async fn load(&mut self, from: Option<From>) -> Result<bool, Error> {
+        // In a box: a group is loaded once, and waits all its life.
+        if self.dispatcher.is_some() { Ok(true) } else { Box::pin(self.load_or_make(from)).await }
+    }
+
+    async fn load_or_make(&mut self, from: Option<From>) -> Result<bool, Error> {
         while self.dispatcher.is_none() {
             let store = Arc::clone(&self.core.store);
             let loaded = match &mut self.held {
@@ -444,3 +443,6 @@ async fn sleep_until(alarm: Option<tokio::time::Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use promethean_event::{Code, Cursor, EventId, From, Group, Topic};
 use promethean_store::{Claim, Error as StoreError, Owned, Peer};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::follower::Follower;
 use super::handed::Handed;
 use super::input::Reply;
-use super::{Fatal, Handle, Input, Join, Runner, sleep_until};
+use super::queue::queue;
+use super::{Fatal, Handle, Input, Inputs, Join, Runner, sleep_until};
 use crate::Error;
 use crate::bus::Core;
 use crate::group::{Dispatcher, MemberId, MemberOptions, Policy};
@@ -36,9 +37,9 @@ pub(super) struct Seat {
     pub(super) core: Arc<Core>,
     pub(super) topic: Topic,
     pub(super) group: Group,
-    pub(super) inputs: mpsc::UnboundedReceiver<Input>,
-    pub(super) members: HashMap<MemberId, Member>,
-    /// Wakes the task of the seat: a member may take more.
+    pub(super) inputs: Inputs,
+    pub(super) members: HashMap<MemberId, Box<Member>>,
+    /// Wakes the seat: there are inputs, or a member may take more.
     pub(super) wake: Arc<Notify>,
     pub(super) saves: Arc<Saves>,
 }
@@ -189,8 +190,9 @@ pub(super) enum End {
 
 /// Starts what serves a group on a topic.
 pub(crate) fn spawn(core: &Arc<Core>, topic: &Topic, group: &Group) -> Handle {
-    let (handle, inputs) = mpsc::unbounded_channel();
-    let (topic, group, members, wake) = (topic.clone(), group.clone(), HashMap::new(), Arc::default());
+    let wake = Arc::default();
+    let (handle, inputs) = queue(Arc::clone(&wake));
+    let (topic, group, members) = (topic.clone(), group.clone(), HashMap::new());
     let of = group.clone();
     let seat = |saves| Seat { core: Arc::clone(core), topic, group, inputs, members, wake, saves };
     match &core.cluster {
@@ -292,30 +294,32 @@ impl Seat {
             }
         }
         loop {
+            while let Some(input) = self.inputs.next() {
+                match input {
+                    Input::Drain(done) => {
+                        let _ = done.send(());
+                        return End::Closed;
+                    }
+                    Input::Join(join) => {
+                        let member = Box::new(Member::new(*join, &self.wake));
+                        self.members.insert(member.subscriber().id, member);
+                    }
+                    Input::Leave(id) => drop(self.members.remove(&id)),
+                    Input::Pause(..) => {}
+                    // It may have been asked before, of the owner that this hub was: then it may have been done.
+                    answer @ (Input::Answer { .. } | Input::AckUpTo { .. }) => {
+                        let message = format!("the outcome is unknown: {}", error.message);
+                        answer.refuse(Error::new(error.code, message));
+                    }
+                    other => other.refuse(error.clone()),
+                }
+            }
             if self.members.is_empty() && self.core.retire_runner(&self.topic, &self.group, &self.inputs) {
                 return End::Retired;
             }
             tokio::select! {
                 () = sleep_until(Some(until)) => return End::Moved,
-                input = self.inputs.recv() => match input {
-                    None => return End::Closed,
-                    Some(Input::Drain(done)) => {
-                        let _ = done.send(());
-                        return End::Closed;
-                    }
-                    Some(Input::Join(join)) => {
-                        let member = Member::new(*join, &self.wake);
-                        self.members.insert(member.subscriber().id, member);
-                    }
-                    Some(Input::Leave(id)) => drop(self.members.remove(&id)),
-                    Some(Input::Pause(..)) => {}
-                    // It may have been asked before, of the owner that this hub was: then it may have been done.
-                    Some(answer @ (Input::Answer { .. } | Input::AckUpTo { .. })) => {
-                        let message = format!("the outcome is unknown: {}", error.message);
-                        answer.refuse(Error::new(error.code, message));
-                    }
-                    Some(other) => other.refuse(error.clone()),
-                },
+                () = self.wake.notified() => {}
             }
         }
     }

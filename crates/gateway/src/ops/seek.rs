@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use promethean_bus::SeekTo;
 use promethean_event::{Code, Cursor, EventId, From, Group, Invalid, Millis, Seq, Topic, limits};
 use promethean_store::{Done, GroupState, Start, TopicInfo};
 use serde::{Deserialize, Serialize};
@@ -77,7 +78,7 @@ pub(super) async fn seek(
     let after = match (dry_run, to) {
         (true, to) => target(&hub, &topic, to).await?,
         (false, To::From(from)) => place(Some(hub.bus.set_cursor(&topic, &group, from).await?)),
-        (false, To::Seq(next)) => place(Some(hub.bus.set_cursor_seq(&topic, &group, next).await?)),
+        (false, To::Seq(next)) => place(Some(hub.bus.set_cursor(&topic, &group, SeekTo::next(next)).await?)),
     };
     let lag_after = match (dry_run, &info) {
         (false, _) => hub.bus.lag(&topic, &group).await?.events,

@@ -1,0 +1,24 @@
+//! The memory of a group that waits.
+
+use std::collections::HashMap;
+use std::mem::size_of_val;
+use std::sync::Arc;
+
+use promethean_store::memory::Memory;
+
+use super::*;
+use crate::Bus;
+
+#[tokio::test]
+async fn a_group_that_waits_takes_little_memory() {
+    let bus = Bus::new(Arc::new(Memory::new()), Default::default());
+    let (topic, group) = (Topic::parse("t").expect("a topic"), Group::parse("g").expect("a group"));
+    let wake = Arc::default();
+    let (_handle, inputs) = queue::queue(Arc::clone(&wake));
+    let (core, members, saves) = (Arc::clone(&bus.core), HashMap::new(), Arc::default());
+    let runner = Runner::new(Seat { core, topic, group, inputs, members, wake, saves }, None);
+    let group = [std::mem::size_of::<Runner>(), std::mem::size_of::<Dispatcher>(), std::mem::size_of::<Member>()];
+    let future = size_of_val(&runner.run_alone());
+    let most = group.iter().sum::<usize>() + future;
+    assert!(most <= 3_072, "{group:?} and {future} bytes");
+}
