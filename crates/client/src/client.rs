@@ -1,20 +1,25 @@
 //! The handle.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use promethean_event::{Group, IdMaker, Selector};
+use promethean_event::{EventId, Group, IdMaker, Selector};
 use serde::Serialize;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::Semaphore;
 
 use crate::driver::{Command, Topics};
+use crate::mailbox::Mailbox;
 use crate::publish::topic;
 use crate::{Builder, Error, Publish, Published, SubscribeOptions, Subscription};
+
+/// The limit of [`Client::close`].
+const CLOSE: Duration = Duration::from_secs(10);
 
 /// A connection to a hub that comes back by itself. Clones share it; when the last one and all subscriptions are gone,
 /// what was published is still confirmed, then the connection ends.
 #[derive(Clone)]
 pub struct Client {
-    commands: mpsc::Sender<Command>,
+    mailbox: Mailbox,
     window: Arc<Semaphore>,
     ids: Arc<IdMaker>,
     name: Option<String>,
@@ -32,19 +37,15 @@ impl Client {
         Builder::new(url.into())
     }
 
-    pub(crate) fn new(
-        commands: mpsc::Sender<Command>,
-        window: Arc<Semaphore>,
-        ids: Arc<IdMaker>,
-        name: Option<String>,
-    ) -> Self {
-        Self { commands, window, ids, name }
+    pub(crate) fn new(mailbox: Mailbox, window: Arc<Semaphore>, ids: Arc<IdMaker>, name: Option<String>) -> Self {
+        Self { mailbox, window, ids, name }
     }
 
     /// Publishes `value`. **Returned ⇒ as durable as the hub's store says.**
     ///
     /// # Errors
     /// The hub refused it, or it cannot be published at all. Not for a lost connection: that is waited out.
+    /// [`Error::ids`] has the id to publish it again with.
     pub async fn publish<T: Serialize + ?Sized>(&self, topic: &str, value: &T) -> Result<Published, Error> {
         self.send(topic, Publish::new(value)?).await
     }
@@ -61,7 +62,7 @@ impl Client {
     /// Publishes several events: all or none.
     ///
     /// # Errors
-    /// As [`Client::publish`]; nothing of the batch is stored.
+    /// As [`Client::publish`]; nothing of the batch is stored. [`Error::ids`] names all its events.
     pub async fn publish_batch(&self, topic: &str, events: Vec<Publish>) -> Result<Vec<Published>, Error> {
         if events.is_empty() {
             return Ok(Vec::new());
@@ -74,11 +75,10 @@ impl Client {
         for event in &mut events {
             event.seal(&self.ids, self.name.as_deref())?;
         }
+        let ids: Vec<EventId> = events.iter().filter_map(|event| event.options.id).collect();
         let permit = Arc::clone(&self.window).acquire_owned().await.map_err(|_| Error::Closed)?;
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Publish { topic, events, batch, reply, permit };
-        self.commands.send(command).await.map_err(|_| Error::Closed)?;
-        answer.await.unwrap_or(Err(Error::Closed))
+        let published = self.mailbox.ask(|reply| Command::Publish { topic, events, batch, reply, permit }).await;
+        published.map_err(|error| error.of(ids))
     }
 
     /// Subscribes to a topic or pattern; without a group an ephemeral tail, nothing to ack.
@@ -95,19 +95,31 @@ impl Client {
         options.check().map_err(|invalid| invalid.within("opts."))?;
         let group = group.map(Group::parse).transpose()?;
         let topics = Topics { topic: topic.into(), group, options };
-        let (reply, answer) = oneshot::channel();
-        let commands = self.commands.clone();
-        self.commands.send(Command::Subscribe { topics, commands, reply }).await.map_err(|_| Error::Closed)?;
-        answer.await.unwrap_or(Err(Error::Closed))
+        let mailbox = self.mailbox.clone();
+        self.mailbox.ask(|reply| Command::Subscribe { topics, mailbox, reply }).await
     }
 
-    /// Ends the connection, after everything that waits was confirmed.
+    /// Ends the client as [`Client::close_within`] does, within 10 s.
     ///
     /// # Errors
-    /// It was closed already.
+    /// As [`Client::close_within`].
     pub async fn close(self) -> Result<(), Error> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Close(reply)).await.map_err(|_| Error::Closed)?;
-        answer.await.map_err(|_| Error::Closed)
+        self.close_within(CLOSE).await
+    }
+
+    /// Stops deliveries, gives back the events that wait, finishes the handlers that run, sends their answers and the
+    /// publishes that wait, and disconnects. A connection that is away is waited for if one of these needs it. After `limit`
+    /// the client ends whatever the hub does, and calls that still wait fail with [`Error::Closed`]; so do later ones.
+    /// Dropping the future ends it at once.
+    ///
+    /// # Errors
+    /// The client had ended before: why.
+    pub async fn close_within(self, limit: Duration) -> Result<(), Error> {
+        let _end = self.mailbox.end_with();
+        tokio::time::timeout(limit, self.mailbox.ask(Command::Close)).await.unwrap_or(Ok(()))
+    }
+
+    pub(crate) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
     }
 }

@@ -10,11 +10,11 @@ use promethean_event::frame::ask::GiveBack;
 use promethean_event::{EventId, Identified, Millis};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::Error;
 use crate::driver::Command;
+use crate::mailbox::Mailbox;
 use crate::settlement::{How, Settlement};
 
 /// An event as it came.
@@ -77,7 +77,7 @@ pub struct Delivery {
     pub(crate) lease: AtomicU64,
     /// When its lease runs out, unless it is extended.
     pub(crate) leased_until: Instant,
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) mailbox: Mailbox,
 }
 
 impl Delivery {
@@ -163,10 +163,8 @@ impl Delivery {
         if self.context.lease == 0 {
             return Ok(());
         }
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Settle(Settlement::new(self.subscription, how, self.event.id, reply));
-        self.commands.send(command).await.map_err(|_| Error::Closed)?;
-        answer.await.unwrap_or(Err(Error::Closed))
+        let (subscription, id) = (self.subscription, self.event.id);
+        self.mailbox.ask(|reply| Command::Settle(Settlement::new(subscription, how, id, reply))).await
     }
 }
 

@@ -18,7 +18,7 @@ use promethean_event::{EventId, panic_text};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::{Client, Delivery, Error, GiveBack, SubscribeOptions, Subscription};
+use crate::{Client, Delivery, Error, GiveBack, Report, SubscribeOptions, Subscription};
 
 /// A handler that runs. Dropping it ends the subscription at once: what was being handled comes again.
 #[derive(Debug)]
@@ -55,8 +55,9 @@ impl Drop for Handling {
 
 impl Client {
     /// Calls `handler` for each event, up to `concurrency` at a time, started in the order of delivery. `Ok` is an ack,
-    /// `Err` a nack with its text as the reason, and so is a panic, which disturbs no other handler. The lease is extended
-    /// while the handler runs, for up to `max_extend`.
+    /// `Err` a nack with its text as the reason, and so is a panic, which disturbs no other handler; both are reported
+    /// ([`Builder::on_error`](crate::Builder::on_error)), and so is the end of the subscription by the hub. The lease is
+    /// extended while the handler runs, for up to `max_extend`.
     ///
     /// # Errors
     /// As [`Client::subscribe`].
@@ -74,8 +75,17 @@ impl Client {
     {
         let most = (options.handlers(), options.max_extend);
         let events = self.subscribe(topic, Some(group), options).await?;
+        events.deliveries.has_handlers();
         let (stop, stopping) = watch::channel(false);
-        Ok(Handling { task: tokio::spawn(run(events, most, handler, stopping)), stop })
+        let (mailbox, topic, group) = (self.mailbox().clone(), topic.to_owned(), group.to_owned());
+        let task = tokio::spawn(async move {
+            let ended = run(events, most, handler, stopping).await;
+            if let Err(error) = &ended {
+                mailbox.report(Report::Ended { topic: &topic, group: &group, error });
+            }
+            ended
+        });
+        Ok(Handling { task, stop })
     }
 }
 
@@ -191,6 +201,8 @@ async fn answer(delivery: Arc<Delivery>, result: Result<(), String>) -> Option<E
     let (done, answered) = match result {
         Ok(()) => (Some(id), delivery.ack().await),
         Err(reason) => {
+            let (topic, attempt) = (delivery.event.topic.as_str(), delivery.context.attempt);
+            delivery.mailbox.report(Report::Handler { topic, id, attempt, reason: &reason });
             let reason = Some(reason);
             (None, delivery.nack(GiveBack { reason, ..GiveBack::default() }).await)
         }

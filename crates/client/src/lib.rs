@@ -24,7 +24,11 @@
 //! - Subscriptions come back by themselves after a reconnect, and where the hub could not serve them for a while
 //!   (`ack_failed`); so do acks that were under way.
 //! - At most `window` publishes are unconfirmed at a time; the next one waits.
-//! - A refusal carries the contract's code, and whether trying again makes sense.
+//! - A refusal carries the contract's code, and whether trying again makes sense; a failed batch names all its ids.
+//! - With several addresses ([`Builder::address`]) the next one is tried after each failure.
+//! - A handler that fails and a subscription that ends for good are reported ([`Builder::on_error`]).
+//!
+//! The page `docs/guide/clients.md` has the states of a connection and what each call does in them.
 //!
 //! # Layout
 //!
@@ -37,10 +41,12 @@ mod driver;
 mod error;
 mod handler;
 mod link;
+mod mailbox;
 mod options;
 mod pending;
 mod publish;
 mod queue;
+mod report;
 mod settings;
 mod settlement;
 mod subscription;
@@ -54,6 +60,7 @@ pub use handler::Handling;
 pub use link::{Link, LinkReader, LinkWriter};
 pub use options::SubscribeOptions;
 pub use publish::{Publish, Published};
+pub use report::Report;
 pub use settings::Builder;
 pub use subscription::Subscription;
 

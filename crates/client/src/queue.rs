@@ -32,6 +32,10 @@ struct State {
     error: Option<Error>,
     /// Nobody reads any more.
     abandoned: bool,
+    /// The reader starts a handler for each delivery.
+    has_handlers: bool,
+    /// The reader gets no more deliveries.
+    halted: bool,
 }
 
 impl Queue {
@@ -185,6 +189,17 @@ impl Feed {
         }
     }
 
+    pub(crate) fn has_handlers(&self) -> bool {
+        self.queue.state().has_handlers
+    }
+
+    /// Ends the deliveries to the reader, and takes back what waits as [`Feed::take_back`] does.
+    pub(crate) fn halt(&self) -> Vec<EventId> {
+        self.queue.state().halted = true;
+        self.queue.more.notify_one();
+        self.take_back()
+    }
+
     pub(crate) fn is_abandoned(&self) -> bool {
         self.queue.state().abandoned
     }
@@ -219,11 +234,19 @@ impl Drop for Feed {
 pub(crate) struct Reader(Arc<Queue>);
 
 impl Reader {
+    /// Makes the end of the client wait for the handlers of this reader.
+    pub(crate) fn has_handlers(&self) {
+        self.0.state().has_handlers = true;
+    }
+
     /// The next delivery, and whether the reader has caught up with it; `None` after the end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<(Delivery, bool)>, Error> {
         loop {
             {
                 let mut state = self.0.state();
+                if state.halted {
+                    return Ok(None);
+                }
                 let before = state.bytes;
                 if let Some(delivery) = state.pop() {
                     let light = before > PAUSE_BYTES / 2 && state.bytes <= PAUSE_BYTES / 2;
@@ -246,10 +269,10 @@ impl Drop for Reader {
 
 #[cfg(test)]
 mod tests {
-    use promethean_event::frame::DeliveryContext;
-    use tokio::sync::mpsc;
-
     use super::*;
+    use crate::mailbox::Mailbox;
+    use crate::report::Reporter;
+    use promethean_event::frame::DeliveryContext;
 
     /// Event number `n` under a lease of so many milliseconds.
     fn given(n: u64, lease: u64, ms: u64) -> Delivery {
@@ -266,7 +289,7 @@ mod tests {
             arrived: Instant::now(),
             lease: lease.into(),
             leased_until: Instant::now() + Duration::from_millis(ms),
-            commands: mpsc::channel(1).0,
+            mailbox: Mailbox::open(Reporter::default()).0,
         }
     }
 

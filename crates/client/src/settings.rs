@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use promethean_event::IdMaker;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue};
 
 use crate::driver::Driver;
+use crate::mailbox::Mailbox;
+use crate::report::Reporter;
 use crate::token::Token;
-use crate::{Client, Error, Link, wire};
+use crate::wire::Connected;
+use crate::{Client, Error, Link, Report, wire};
 
 /// What a client may be told before it connects.
 #[derive(Debug, Clone)]
@@ -20,7 +23,8 @@ pub struct Builder {
 /// The settings of a client.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    pub(crate) url: String,
+    /// At least one.
+    pub(crate) urls: Vec<String>,
     pub(crate) token: Token,
     pub(crate) name: Option<String>,
     pub(crate) window: usize,
@@ -30,12 +34,33 @@ pub(crate) struct Settings {
     pub(crate) silence: Duration,
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) reporter: Reporter,
+}
+
+impl Settings {
+    /// The address of try number `attempt`.
+    pub(crate) fn url(&self, attempt: usize) -> &str {
+        self.urls.get(attempt % self.urls.len()).map_or("", String::as_str)
+    }
+
+    /// Connects to the first address that answers, from number `at` on, each tried once. Returns its number too.
+    async fn first(&self, at: usize) -> Result<(usize, Connected), Error> {
+        let mut failed = None;
+        for attempt in at..at + self.urls.len() {
+            match wire::connect(self, attempt).await {
+                Ok(connected) => return Ok((attempt, connected)),
+                Err(error) if error.is_retryable() => failed = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failed.unwrap_or(Error::Lost))
+    }
 }
 
 impl std::fmt::Debug for Settings {
     /// Without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings").field("url", &self.url).field("window", &self.window).finish_non_exhaustive()
+        f.debug_struct("Settings").field("urls", &self.urls).field("window", &self.window).finish_non_exhaustive()
     }
 }
 
@@ -43,7 +68,7 @@ impl Builder {
     pub(crate) fn new(url: String) -> Self {
         Self {
             settings: Settings {
-                url,
+                urls: vec![url],
                 token: Token::None,
                 name: None,
                 window: 1_024,
@@ -53,8 +78,24 @@ impl Builder {
                 silence: Duration::from_secs(60),
                 tls: None,
                 headers: Vec::new(),
+                reporter: Reporter::default(),
             },
         }
+    }
+
+    /// Adds an address of the same hub or of another hub on the same data. After each failure the next one is tried.
+    #[must_use]
+    pub fn address(mut self, url: impl Into<String>) -> Self {
+        self.settings.urls.push(url.into());
+        self
+    }
+
+    /// Calls `report` with failures that no call waits for. Without it they are written to standard error; lost connections
+    /// go to the log then.
+    #[must_use]
+    pub fn on_error(mut self, report: impl Fn(Report<'_>) + Send + Sync + 'static) -> Self {
+        self.settings.reporter = Reporter::new(report);
+        self
     }
 
     /// The token of `AUTH`, sent on every connection. When it has run out and the hub refuses it, the client ends; for
@@ -126,7 +167,7 @@ impl Builder {
     /// # Errors
     /// It is not one that a request may have.
     pub fn header(mut self, name: &'static str, value: &str) -> Result<Self, Error> {
-        let wrong = || Error::Connect { url: self.settings.url.clone(), reason: format!("{name} is no header") };
+        let wrong = || Error::Connect { url: self.settings.url(0).to_owned(), reason: format!("{name} is no header") };
         let mut value = HeaderValue::from_str(value).map_err(|_| wrong())?;
         value.set_sensitive(true);
         self.settings.headers.push((HeaderName::from_static(name), value));
@@ -138,7 +179,7 @@ impl Builder {
     /// # Errors
     /// As [`Builder::connect`].
     pub async fn link(self) -> Result<Link, Error> {
-        Ok(Link::new(wire::connect(&self.settings).await?.wire))
+        Ok(Link::new(self.settings.first(0).await?.1.wire))
     }
 
     /// Connects and authenticates. From then on the client reconnects by itself.
@@ -146,11 +187,11 @@ impl Builder {
     /// # Errors
     /// Nobody answers, or the hub refuses the token. Needs a Tokio runtime.
     pub async fn connect(self) -> Result<Client, Error> {
-        let wire = wire::connect(&self.settings).await?;
-        let (commands, inbox) = mpsc::channel(1_024);
+        let first = self.settings.first(0).await?;
+        let (mailbox, inbox, shared) = Mailbox::open(self.settings.reporter.clone());
         let window = Arc::new(Semaphore::new(self.settings.window));
         let name = self.settings.name.clone();
-        tokio::spawn(Driver::new(self.settings, inbox).run(wire));
-        Ok(Client::new(commands, window, Arc::new(IdMaker::new()), name))
+        tokio::spawn(Driver::new(self.settings, inbox, shared).run(first));
+        Ok(Client::new(mailbox, window, Arc::new(IdMaker::new()), name))
     }
 }

@@ -1,9 +1,9 @@
 //! A stream of deliveries.
 
 use promethean_event::EventId;
-use tokio::sync::{mpsc, oneshot};
 
 use crate::driver::Command;
+use crate::mailbox::Mailbox;
 use crate::pending::Reply;
 use crate::queue::Reader;
 use crate::{Delivery, Error};
@@ -18,7 +18,7 @@ pub struct Subscription {
     pub(crate) number: u64,
     /// What waits here is bounded: a group's by `maxInFlight` (what is over goes first), a tail's by pausing, both in bytes.
     pub(crate) deliveries: Reader,
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) mailbox: Mailbox,
 }
 
 impl Subscription {
@@ -30,7 +30,7 @@ impl Subscription {
         let Some((delivery, caught_up)) = self.deliveries.next().await? else { return Ok(None) };
         if caught_up {
             // Without room in the queue the driver has commands to look at anyway, and looks at this too.
-            let _ = self.commands.try_send(Command::Resume);
+            self.mailbox.tell(Command::Resume);
         }
         Ok(Some(delivery))
     }
@@ -68,16 +68,13 @@ impl Subscription {
     }
 
     async fn ask(&self, command: impl FnOnce(u64, Reply<()>) -> Command) -> Result<(), Error> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(command(self.number, reply)).await.map_err(|_| Error::Closed)?;
-        answer.await.unwrap_or(Err(Error::Closed))
+        self.mailbox.ask(|reply| command(self.number, reply)).await
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
         // A full queue: the driver finds that nobody reads when it takes the next command.
-        let goodbye = Command::Unsubscribe { subscription: self.number, unhandled: Vec::new(), reply: None };
-        let _ = self.commands.try_send(goodbye);
+        self.mailbox.tell(Command::Unsubscribe { subscription: self.number, unhandled: Vec::new(), reply: None });
     }
 }

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use promethean_event::Millis;
 
+/// How long a source has for a token.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// A token that is being fetched, or why there is none.
 pub(crate) type Fetching = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 
@@ -32,7 +35,12 @@ impl Token {
     {
         Token::Source(Arc::new(move || {
             let fetching = fetch();
-            Box::pin(async move { fetching.await.map_err(|error| error.to_string()) })
+            Box::pin(async move {
+                match tokio::time::timeout(PATIENCE, fetching).await {
+                    Ok(fetched) => fetched.map_err(|error| error.to_string()),
+                    Err(_) => Err(format!("the token callback did not answer within {PATIENCE:?}")),
+                }
+            })
         }))
     }
 
@@ -66,6 +74,13 @@ pub(crate) fn renew_in(exp: u64, now: Millis) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_hangs_is_given_up() {
+        let hangs = Token::source(std::future::pending::<Result<String, String>>);
+        assert!(hangs.fetch().await.expect_err("no token").contains("15s"));
+        assert!(hangs.renewal().expect("a source").await.is_err());
+    }
 
     #[test]
     fn a_token_is_renewed_well_before_it_runs_out_and_never_in_a_loop() {

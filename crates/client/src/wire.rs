@@ -31,11 +31,13 @@ pub(crate) struct Connected {
     pub(crate) expires: Option<u64>,
 }
 
-/// Connects and authenticates.
-pub(crate) async fn connect(settings: &Settings) -> Result<Connected, Error> {
-    let failed = |reason: String| Error::Connect { url: settings.url.clone(), reason };
+/// Connects and authenticates, at the address of try number `attempt`.
+pub(crate) async fn connect(settings: &Settings, attempt: usize) -> Result<Connected, Error> {
+    let url = settings.url(attempt);
+    let failed = |reason: String| Error::Connect { url: url.to_owned(), reason };
     let too_slow = || failed(format!("no answer within {:?}", settings.connect_timeout));
-    match tokio::time::timeout(settings.connect_timeout, open(settings)).await {
+    let token = settings.token.fetch().await.map_err(|reason| failed(format!("no token: {reason}")))?;
+    match tokio::time::timeout(settings.connect_timeout, open(settings, url, token)).await {
         Ok(opened) => opened.map_err(|error| match error {
             Opening::Failed(reason) => failed(reason),
             Opening::Refused(error) => error,
@@ -55,9 +57,8 @@ impl<E: std::error::Error> From<E> for Opening {
     }
 }
 
-async fn open(settings: &Settings) -> Result<Connected, Opening> {
-    let token = settings.token.fetch().await.map_err(|reason| Opening::Failed(format!("no token: {reason}")))?;
-    let mut request = settings.url.as_str().into_client_request()?;
+async fn open(settings: &Settings, url: &str, token: Option<String>) -> Result<Connected, Opening> {
+    let mut request = url.into_client_request()?;
     request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static("promethean.v1"));
     for (name, value) in &settings.headers {
         request.headers_mut().insert(name.clone(), value.clone());

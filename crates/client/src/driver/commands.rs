@@ -5,11 +5,12 @@ use std::collections::hash_map::Entry;
 
 use promethean_event::frame::ask;
 use promethean_event::{Code, EventId, From, Selector, Topic};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::leave::Wanted;
 use super::{Driver, Subscribed, Topics};
+use crate::mailbox::Mailbox;
 use crate::pending::{Ask, Reply, Unconfirmed};
 use crate::queue::{PAUSE_BYTES, queue};
 use crate::settlement::{How, Settlement};
@@ -27,7 +28,7 @@ pub(crate) enum Command {
     },
     Subscribe {
         topics: Topics,
-        commands: mpsc::Sender<Command>,
+        mailbox: Mailbox,
         reply: Reply<Subscription>,
     },
     Settle(Settlement),
@@ -50,7 +51,7 @@ pub(crate) enum Command {
         unhandled: Vec<EventId>,
         reply: Option<Reply<()>>,
     },
-    Close(oneshot::Sender<()>),
+    Close(Reply<()>),
 }
 
 impl Driver {
@@ -61,12 +62,14 @@ impl Driver {
         let mut acks: HashMap<u64, Settlement> = HashMap::new();
         for command in taken.drain(..) {
             match command {
+                // Dropped without an answer: their callers find that the client ends.
+                Command::Publish { .. } | Command::Subscribe { .. } if self.closing.is_some() => {}
                 Command::Publish { topic, events, batch, reply, permit } => {
                     let unconfirmed = Unconfirmed::new(topic, events, batch, reply, permit);
                     let frame = self.pending.publish(unconfirmed);
                     self.outgoing.push_back(frame);
                 }
-                Command::Subscribe { topics, commands, reply } => self.on_subscribe(topics, commands, reply),
+                Command::Subscribe { topics, mailbox, reply } => self.on_subscribe(topics, mailbox, reply),
                 Command::Settle(ack @ Settlement { how: How::Ack, .. }) => match acks.entry(ack.subscription) {
                     Entry::Occupied(mut first) => first.get_mut().items.extend(ack.items),
                     Entry::Vacant(first) => drop(first.insert(ack)),
@@ -75,14 +78,9 @@ impl Driver {
                 Command::Hold { subscription, held, reply } => self.on_hold(subscription, held, reply),
                 // Looked at below.
                 Command::Resume => {}
-                Command::Halt { subscription, reply } => self.halt(subscription, reply),
+                Command::Halt { subscription, reply } => self.halt(subscription, Vec::new(), Some(reply)),
                 Command::Unsubscribe { subscription, unhandled, reply } => self.leave(subscription, unhandled, reply),
-                Command::Close(reply) => {
-                    let numbers: Vec<u64> = self.subscriptions.keys().copied().collect();
-                    numbers.into_iter().for_each(|number| self.leave(number, Vec::new(), None));
-                    self.closing = Some(reply);
-                    self.ending = true;
-                }
+                Command::Close(reply) => self.on_close(reply),
             }
         }
         self.taken = taken;
@@ -106,11 +104,12 @@ impl Driver {
         self.outgoing.extend(frame);
     }
 
-    pub(super) fn on_subscribe(&mut self, topics: Topics, commands: mpsc::Sender<Command>, reply: Reply<Subscription>) {
+    pub(super) fn on_subscribe(&mut self, topics: Topics, mailbox: Mailbox, reply: Reply<Subscription>) {
         let name = topics.name();
+        self.drop_unwanted(&name);
         let known = self.by_name.get(&name).and_then(|number| self.subscriptions.get_mut(number));
         if let Some(known) = known {
-            let wanted = Wanted { topics, commands, reply };
+            let wanted = Wanted { topics, mailbox, reply };
             let refused = match &mut known.leaving {
                 Some(leaving) => leaving.then(wanted),
                 None => Some(wanted),
@@ -124,14 +123,14 @@ impl Driver {
         self.next_subscription += 1;
         let number = self.next_subscription;
         let (deliveries, reader) = queue(topics.options.over_the_wire().max_in_flight);
-        let subscription = Subscription { number, deliveries: reader, commands: commands.clone() };
+        let subscription = Subscription { number, deliveries: reader, mailbox: mailbox.clone() };
         let opening = Some((reply, subscription));
         let single = matches!(Selector::parse(&topics.topic), Ok(Selector::Topic(_)));
         let resumable = topics.group.is_none() && single && topics.options.topics.is_empty();
         let subscribed = Subscribed {
             topics,
             deliveries,
-            commands,
+            mailbox,
             opening,
             resumable,
             last: None,
@@ -152,20 +151,52 @@ impl Driver {
     pub(super) fn subscribe_frame(&mut self, number: u64) -> Option<Message> {
         let Self { subscriptions, pending, .. } = self;
         let subscribed = subscriptions.get_mut(&number)?;
-        let Subscribed { topics: Topics { topic, group, options }, last, resume, resumable, began, restarted, .. } =
-            subscribed;
+        let Subscribed {
+            topics: Topics { topic, group, options },
+            opening,
+            last,
+            resume,
+            resumable,
+            began,
+            restarted,
+            ..
+        } = subscribed;
         let mut wire = options.over_the_wire();
         let placed = *resumable || wire.from != From::Snapshot;
         match (&*resume, &*last) {
             (Some(resume), _) if placed => wire.resume = Some(resume.clone()),
             (_, Some(id)) => (wire.from, wire.resume) = (From::AfterId(*id), None),
-            _ => {
-                // With a group the hub goes on with what is left of it.
-                *restarted |= *began && group.is_none() && wire.from == From::Snapshot;
-            }
+            _ if group.is_none() => *restarted |= *began && wire.from == From::Snapshot,
+            // Its position outranks this on every topic that it has read; a topic that appeared meanwhile has none.
+            _ if opening.is_none() && wire.from != From::Snapshot => wire.from = From::Earliest,
+            _ => {}
         }
         let ask = Ask::Subscribe { subscription: number };
         Some(pending.ask(ask, |out, corr| ask::subscribe(out, corr, topic, group.as_ref(), &wire, true)))
+    }
+
+    /// Begins the end: subscriptions are left, those with handlers when these are through.
+    fn on_close(&mut self, reply: Reply<()>) {
+        self.closing = Some(reply);
+        let numbers: Vec<u64> = self.subscriptions.keys().copied().collect();
+        for number in numbers {
+            let Some(subscribed) = self.subscriptions.get(&number) else { continue };
+            if subscribed.deliveries.has_handlers() {
+                let unhandled = subscribed.deliveries.halt();
+                self.halt(number, unhandled, None);
+            } else {
+                self.leave(number, Vec::new(), None);
+            }
+        }
+    }
+
+    /// Leaves a subscription whose caller was dropped before the hub granted it, so that its name is free.
+    fn drop_unwanted(&mut self, name: &str) {
+        let Some(&number) = self.by_name.get(name) else { return };
+        let unwanted = |one: &Subscribed| one.opening.as_ref().is_some_and(|(reply, _)| reply.is_closed());
+        if self.subscriptions.get(&number).is_some_and(unwanted) {
+            self.leave(number, Vec::new(), None);
+        }
     }
 
     /// Makes the hub pause a subscription, or go on with it.

@@ -13,11 +13,18 @@ use crate::queue::PAUSE_BYTES;
 use crate::subscription::PAUSE_AT;
 use crate::{Delivery, Error};
 
+/// True if a frame is a JSON object: anything else comes from a peer that is no hub.
+fn is_object(text: &str) -> bool {
+    text.trim_ascii_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
 impl Driver {
-    pub(super) fn on_frame(&mut self, text: &str) {
+    /// Returns false for a text that is no JSON object. Other frames that are not understood are skipped.
+    pub(super) fn on_frame(&mut self, text: &str) -> bool {
         let outcome = match Answer::parse(text) {
             Ok(Some(Answer::Events { topic, group, events })) => {
-                return self.on_events(&name(&topic, group.as_deref()), events);
+                self.on_events(&name(&topic, group.as_deref()), events);
+                return true;
             }
             Ok(Some(Answer::Ok(done))) => {
                 for warning in &done.warnings {
@@ -27,14 +34,19 @@ impl Driver {
             }
             Ok(Some(Answer::Error(refusal))) => match (self.pending.on_refusal(&refusal), &refusal.topic) {
                 (Outcome::Unasked, Some(topic)) if refusal.code != Some(Code::ShuttingDown) => {
-                    return self.on_ended(&name(topic, refusal.group.as_deref()), Error::refused(&refusal));
+                    self.on_ended(&name(topic, refusal.group.as_deref()), Error::refused(&refusal));
+                    return true;
                 }
                 (outcome, _) => outcome,
             },
-            Ok(None) => return,
-            Err(error) => return tracing::warn!(%error, "a frame of the hub is not understood"),
+            Ok(None) => return true,
+            Err(error) => {
+                tracing::warn!(%error, "a frame of the hub is not understood");
+                return is_object(text);
+            }
         };
         self.on_outcome(outcome);
+        true
     }
 
     pub(super) fn on_outcome(&mut self, outcome: Outcome) {
@@ -76,16 +88,12 @@ impl Driver {
                 let frame = self.subscribe_frame(number);
                 self.outgoing.extend(frame);
             }
+            // The hub is about to close the connection; the next one has the subscription.
+            Err(error) if error.code() == Some(Code::ShuttingDown) => {}
             Err(error) => {
-                if subscribed.opening.is_none() {
-                    if let Some(pause) = again::away(&error) {
-                        tracing::debug!(%error, "a subscription is not there yet, asking again");
-                        return self.ask_later(pause, Again::Subscribe(number));
-                    }
-                    if error.code() == Some(Code::ShuttingDown) {
-                        // The hub is about to close the connection; the next one has the subscription again.
-                        return;
-                    }
+                if let (None, Some(pause)) = (&subscribed.opening, again::away(&error)) {
+                    tracing::debug!(%error, "a subscription is not there yet, asking again");
+                    return self.ask_later(pause, Again::Subscribe(number));
                 }
                 let Some(subscribed) = self.subscriptions.remove(&number) else { return };
                 self.by_name.remove(&subscribed.topics.name());
@@ -128,7 +136,7 @@ impl Driver {
                 arrived: now,
                 lease: lease.into(),
                 leased_until: now + Duration::from_millis(deadline),
-                commands: subscribed.commands.clone(),
+                mailbox: subscribed.mailbox.clone(),
             };
             // A snapshot comes in the order of its keys: one that was cut short starts over, a whole one is gone on after.
             if subscribed.resumable {

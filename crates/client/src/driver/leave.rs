@@ -6,10 +6,10 @@
 use promethean_event::EventId;
 use promethean_event::frame::ask::{self, GiveBack};
 use promethean_event::limits::MAX_BATCH;
-use tokio::sync::mpsc;
 
 use super::again::{self, Again};
-use super::{Command, Driver, Subscribed, Topics};
+use super::{Driver, Subscribed, Topics};
+use crate::mailbox::Mailbox;
 use crate::pending::{Ask, Reply};
 use crate::{Error, Subscription};
 
@@ -29,7 +29,7 @@ pub(super) struct Leaving {
 /// A subscription that waits for another one's end.
 pub(super) struct Wanted {
     pub(super) topics: Topics,
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) mailbox: Mailbox,
     pub(super) reply: Reply<Subscription>,
 }
 
@@ -56,11 +56,11 @@ impl Driver {
         self.begin(number, unhandled, reply, false);
     }
 
-    pub(super) fn halt(&mut self, number: u64, reply: Reply<()>) {
+    pub(super) fn halt(&mut self, number: u64, unhandled: Vec<EventId>, reply: Option<Reply<()>>) {
         if let Some(subscribed) = self.subscriptions.get_mut(&number) {
             subscribed.held = true;
         }
-        self.begin(number, Vec::new(), Some(reply), true);
+        self.begin(number, unhandled, reply, true);
     }
 
     fn begin(&mut self, number: u64, unhandled: Vec<EventId>, reply: Option<Reply<()>>, stays: bool) {
@@ -135,8 +135,8 @@ impl Driver {
             self.subscriptions.remove(&number);
         }
         replies.into_iter().for_each(|reply| drop(reply.send(result.clone())));
-        if let Some(Wanted { topics, commands, reply }) = next {
-            self.on_subscribe(topics, commands, reply);
+        if let Some(Wanted { topics, mailbox, reply }) = next {
+            self.on_subscribe(topics, mailbox, reply);
         }
     }
 

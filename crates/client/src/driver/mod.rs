@@ -23,19 +23,20 @@ use std::time::Duration;
 
 use futures_util::{Sink, Stream};
 use promethean_event::{Code, EventId, Group};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
+use crate::mailbox::{Mailbox, Shared};
 use crate::pending::{Pending, Reply};
 use crate::queue::Feed;
 use crate::settings::Settings;
 use crate::settlement::{Refused, Settlement};
 use crate::token::Fetching;
 use crate::wire::{self, Connected, Wire};
-use crate::{Error, SubscribeOptions, Subscription};
+use crate::{Error, Report, SubscribeOptions, Subscription};
 
 use again::Again;
 pub(crate) use commands::Command;
@@ -71,7 +72,7 @@ fn name(topic: &str, group: Option<&str>) -> String {
 struct Subscribed {
     topics: Topics,
     deliveries: Feed,
-    commands: mpsc::Sender<Command>,
+    mailbox: Mailbox,
     /// Who waits for the first `OK`, and what it gets.
     opening: Option<(Reply<Subscription>, Subscription)>,
     /// A tail of a single topic: after a reconnect it resumes after its last event, also in a snapshot start.
@@ -129,8 +130,10 @@ pub(crate) struct Driver {
     /// When to fetch the next token.
     renew_at: Option<Instant>,
     fetching: Option<Fetching>,
-    closing: Option<oneshot::Sender<()>>,
-    /// No handle is left, or the client was closed: end when nothing waits.
+    shared: Arc<Shared>,
+    /// The caller that waits for the end. No new publish or subscription is taken then.
+    closing: Option<Reply<()>>,
+    /// No handle is left: end when nothing waits.
     ending: bool,
 }
 
@@ -143,6 +146,8 @@ enum End {
     Lost,
     /// The hub closed it because of a frame over its limit.
     TooLarge,
+    /// The peer sent something else than a JSON object.
+    Garbled,
 }
 
 enum Event {
@@ -153,10 +158,11 @@ enum Event {
     Keep,
     Renew,
     Fetched(Result<String, String>),
+    Aborted,
 }
 
 impl Driver {
-    pub(crate) fn new(settings: Settings, commands: mpsc::Receiver<Command>) -> Self {
+    pub(crate) fn new(settings: Settings, commands: mpsc::Receiver<Command>, shared: Arc<Shared>) -> Self {
         Self {
             settings,
             commands,
@@ -172,12 +178,14 @@ impl Driver {
             keep_at: None,
             renew_at: None,
             fetching: None,
+            shared,
             closing: None,
             ending: false,
         }
     }
 
-    pub(crate) async fn run(mut self, first: Connected) {
+    /// Serves the connection of try number `at`, then its successors.
+    pub(crate) async fn run(mut self, (mut at, first): (usize, Connected)) {
         let mut next = Some(first);
         let ended = loop {
             match next.take() {
@@ -186,22 +194,32 @@ impl Driver {
                     if let End::Done = end {
                         break Error::Closed;
                     }
-                    tracing::debug!(url = self.settings.url, ?end, "the connection was lost");
+                    tracing::debug!(?end, "the connection was lost");
+                    self.report(at, &Error::Lost);
                     self.on_lost(end);
                 }
-                None => match self.reconnect().await {
-                    Ok(new) => next = Some(new),
+                None => match self.reconnect(at).await {
+                    Ok((now, connected)) => (at, next) = (now, Some(connected)),
                     Err(error) => break error,
                 },
             }
         };
-        self.fail(&ended);
+        self.fail(&ended).await;
     }
 
-    /// Everybody who waits is told why.
-    fn fail(mut self, error: &Error) {
+    fn report(&self, at: usize, error: &Error) {
+        self.shared.report(Report::Connection { url: self.settings.url(at), error });
+    }
+
+    /// Tells all callers that wait why nothing is answered any more.
+    async fn fail(mut self, error: &Error) {
+        self.shared.end(error);
         self.pending.fail(error);
         self.commands.close();
+        // Dropped without an answer: their callers find the reason.
+        while self.commands.recv_many(&mut self.taken, COMMANDS).await > 0 {
+            self.taken.clear();
+        }
         self.all_left();
         for (_, subscribed) in self.subscriptions.drain() {
             match (subscribed.opening, error) {
@@ -211,7 +229,7 @@ impl Driver {
             }
         }
         if let Some(closing) = self.closing.take() {
-            let _ = closing.send(());
+            let _ = closing.send(Ok(()));
         }
     }
 
@@ -246,28 +264,28 @@ impl Driver {
         self.pending.forget();
     }
 
-    /// Tries until it works, or the hub refuses the token, or nobody needs it any more.
-    async fn reconnect(&mut self) -> Result<Connected, Error> {
-        let mut refusals = 0;
-        for attempt in 0.. {
+    /// True if the client was closed or has no handle left, and nothing waits for an answer or a handler.
+    fn is_done(&self) -> bool {
+        let answered = self.pending.is_empty() && self.again.is_empty() && self.refused.is_empty();
+        (self.ending || self.closing.is_some()) && answered && self.subscriptions.is_empty()
+    }
+
+    /// Tries all addresses from number `at` on, again and again, until one works, the hub refuses the token, or nothing
+    /// needs a connection any more.
+    async fn reconnect(&mut self, at: usize) -> Result<(usize, Connected), Error> {
+        let (addresses, mut refusals) = (self.settings.urls.len(), 0);
+        for tried in 0.. {
             let Settings { shortest_wait, longest_wait, .. } = self.settings;
-            let wait = wire::wait(attempt, shortest_wait, longest_wait);
-            let until = Instant::now() + wait;
-            loop {
-                if self.ending {
-                    return Err(Error::Lost);
-                }
-                tokio::select! {
-                    () = tokio::time::sleep_until(until) => break,
-                    // What is asked meanwhile waits for the new connection; the window bounds it.
-                    _ = self.commands.recv_many(&mut self.taken, COMMANDS), if !self.ending => self.on_commands(),
-                }
-            }
-            self.forget();
+            // One wait for each round of the addresses.
+            let wait = match tried % addresses {
+                0 => wire::wait(u32::try_from(tried / addresses).unwrap_or(u32::MAX), shortest_wait, longest_wait),
+                _ => Duration::ZERO,
+            };
+            self.meanwhile(tokio::time::sleep(wait)).await?;
             let settings = self.settings.clone();
-            match wire::connect(&settings).await {
-                Ok(connected) => return Ok(connected),
-                Err(error) if error.is_retryable() => tracing::debug!(%error, attempt, "not connected yet"),
+            match self.meanwhile(wire::connect(&settings, at + tried)).await? {
+                Ok(connected) => return Ok((at + tried, connected)),
+                Err(error) if error.is_retryable() => self.report(at + tried, &error),
                 Err(error) if error.code() == Some(Code::JwtInvalid) && refusals + 1 < REFUSALS => {
                     refusals += 1;
                     tracing::debug!(%error, refusals, "the token is refused, trying again");
@@ -276,6 +294,30 @@ impl Driver {
             }
         }
         Err(Error::Lost)
+    }
+
+    /// Waits for `work` without a connection, and takes commands: they wait for the next one, bounded by the window.
+    ///
+    /// # Errors
+    /// The client ends.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let mut work = std::pin::pin!(work);
+        let shared = Arc::clone(&self.shared);
+        loop {
+            self.forget();
+            if self.ending {
+                return Err(Error::Lost);
+            }
+            if self.is_done() {
+                return Err(Error::Closed);
+            }
+            tokio::select! {
+                biased;
+                () = shared.aborted() => return Err(Error::Closed),
+                _ = self.commands.recv_many(&mut self.taken, COMMANDS) => self.on_commands(),
+                done = &mut work => return Ok(done),
+            }
+        }
     }
 
     /// Uses a connection until it is lost or the client ends.
@@ -289,10 +331,13 @@ impl Driver {
         self.pending.again(&mut again);
         self.outgoing.extend(again);
         let mut heard = Instant::now();
+        let shared = Arc::clone(&self.shared);
         loop {
-            let answered = self.pending.is_empty() && self.again.is_empty() && self.refused.is_empty();
-            if self.ending && answered && self.outgoing.is_empty() && self.flushed {
-                let _ = tokio::time::timeout(Duration::from_secs(5), wire.close(None)).await;
+            if self.is_done() && self.outgoing.is_empty() && self.flushed {
+                tokio::select! {
+                    _ = tokio::time::timeout(Duration::from_secs(5), wire.close(None)) => {}
+                    () = shared.aborted() => {}
+                }
                 return End::Done;
             }
             let may_take = !self.ending && self.outgoing.len() < MOST_OUTGOING;
@@ -307,6 +352,7 @@ impl Driver {
                 () = renewal::due(*keep_at) => Event::Keep,
                 () = renewal::due(*renew_at) => Event::Renew,
                 token = renewal::fetched(fetching) => Event::Fetched(token),
+                () = shared.aborted() => Event::Aborted,
             };
             match event {
                 Event::Commands => self.on_commands(),
@@ -314,11 +360,13 @@ impl Driver {
                 Event::Keep => self.keep(),
                 Event::Renew => (self.renew_at, self.fetching) = (None, self.settings.token.renewal()),
                 Event::Fetched(token) => self.on_fetched(token),
+                Event::Aborted => return End::Done,
                 Event::Silence | Event::Message(None | Some(Err(_))) => return End::Lost,
                 Event::Message(Some(Ok(message))) => {
                     heard = Instant::now();
                     match message {
-                        Message::Text(text) => self.on_frame(&text),
+                        Message::Text(text) if self.on_frame(&text) => {}
+                        Message::Text(_) | Message::Binary(_) => return End::Garbled,
                         Message::Close(Some(CloseFrame { code: CloseCode::Size, .. })) => return End::TooLarge,
                         Message::Close(_) => return End::Lost,
                         _ => {}

@@ -2,6 +2,8 @@
 
 mod answers;
 mod away;
+mod closing;
+mod scenarios;
 mod snapshot_tail;
 mod stage;
 mod too_large;

@@ -13,11 +13,20 @@ pub(super) struct Stage {
 }
 
 /// What a connection is told; nothing: goodbye.
-pub(super) struct Answer(mpsc::UnboundedSender<Option<Value>>);
+pub(super) struct Answer(mpsc::UnboundedSender<Option<String>>);
 
 impl Answer {
     pub(super) fn say(&self, frame: Value) {
-        self.0.send(Some(frame)).expect("the connection is there");
+        self.say_text(frame.to_string());
+    }
+
+    pub(super) fn say_text(&self, text: String) {
+        self.0.send(Some(text)).expect("the connection is there");
+    }
+
+    /// Says it if the connection is still there.
+    pub(super) fn try_say(&self, frame: Value) {
+        let _ = self.0.send(Some(frame.to_string()));
     }
 
     pub(super) fn hang_up(&self) {
@@ -69,7 +78,9 @@ impl Stage {
                         }
                         said = said.recv() => {
                             let Some(Some(said)) = said else { break };
-                            writer.send(Message::text(Value::to_string(&said))).await.expect("sent");
+                            if writer.send(Message::text(said)).await.is_err() {
+                                break;
+                            }
                         }
                     }
                 }
@@ -81,6 +92,11 @@ impl Stage {
     /// The next frame.
     pub(super) async fn frame(&mut self) -> (Value, Answer) {
         patient(self.asked.recv()).await.expect("a frame")
+    }
+
+    /// The next frame, whenever it comes.
+    pub(super) async fn any(&mut self) -> Option<(Value, Answer)> {
+        self.asked.recv().await
     }
 
     /// The next frame, which has to be of this kind.

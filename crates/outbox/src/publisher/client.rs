@@ -75,17 +75,18 @@ impl ClientPublisher {
                 continue;
             }
             let mut too_many = false;
-            let answer = match self.send(topic, &of).await {
+            let sent = self.send(topic, &of).await;
+            let answer = match sent.as_ref().map_err(Error::cause) {
                 Ok(()) => Answer::Stored,
                 Err(Error::Closed) => Answer::Closed("the client was closed".to_owned()),
-                Err(Error::Refused { code, message, retry_after }) => match Code::parse(&code) {
+                Err(Error::Refused { code, message, retry_after }) => match Code::parse(code) {
                     None => Answer::Failed(format!("{code}: {message}")),
                     known => {
                         too_many = known == Some(Code::RateLimited) && message.contains(TOO_MANY);
-                        Answer::refusal(known, message, retry_after)
+                        Answer::refusal(known, message.clone(), *retry_after)
                     }
                 },
-                Err(Error::Invalid(invalid)) => invalid.into(),
+                Err(Error::Invalid(invalid)) => invalid.clone().into(),
                 Err(lost) => Answer::Unavailable { reason: lost.to_string(), retry_after: None },
             };
             if rows.len() > 1 && (too_many || matches!(answer, Answer::Refused(_))) {

@@ -48,7 +48,7 @@ fn answered(reason: &str) -> bool {
 
 /// A client's error with its exit code.
 pub(super) fn failure(error: Error) -> Failure {
-    let exit = match &error {
+    let exit = match error.cause() {
         Error::Connect { reason, .. } if answered(reason) => Exit::Usage,
         Error::Connect { .. } | Error::Lost => Exit::Unreachable,
         _ if error.is_denied() => Exit::Denied,
@@ -58,7 +58,7 @@ pub(super) fn failure(error: Error) -> Failure {
             _ => Exit::Failed,
         },
     };
-    let remedy = match &error {
+    let remedy = match error.cause() {
         Error::Connect { reason, .. } if address::is_untrusted(reason) => address::TRUST_IT,
         Error::Connect { reason, .. } if answered(reason) => address::NAME_OPS,
         Error::Connect { .. } => address::START_ONE,

@@ -229,10 +229,7 @@ async fn next_part(
             *most = part.len() / 2;
             continue;
         }
-        let pause = match &refused {
-            Error::Refused { retry_after, .. } => retry_after.unwrap_or(A_MOMENT),
-            _ => A_MOMENT,
-        };
+        let pause = refused.retry_after().unwrap_or(A_MOMENT);
         waited += pause.max(Duration::from_millis(1));
         if waited > PATIENCE {
             return Err(refused);
