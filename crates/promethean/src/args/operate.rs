@@ -122,6 +122,9 @@ pub(crate) enum GroupCommand {
         /// Do it.
         #[arg(long)]
         yes: bool,
+        /// Create the group if it does not exist. Without it, that is exit code 5.
+        #[arg(long)]
+        create: bool,
         #[command(flatten)]
         group: GroupArgs,
     },

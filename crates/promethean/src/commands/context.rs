@@ -52,6 +52,16 @@ impl Contexts {
         })
     }
 
+    /// Waits until no other process changes the file.
+    fn lock() -> Result<std::fs::File, Failure> {
+        let path = Self::path()?.with_extension("lock");
+        let failed = |error: std::io::Error| Failure::failed(format!("{} cannot be locked: {error}", path.display()));
+        std::fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(failed)?;
+        let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+        file.lock().map_err(failed)?;
+        Ok(file)
+    }
+
     /// Replaces the file as a whole.
     fn save(&self) -> Result<(), Failure> {
         use std::os::unix::fs::OpenOptionsExt as _;
@@ -98,6 +108,9 @@ pub(super) fn chosen(named: Option<&str>) -> Result<Option<(String, Context)>, F
 }
 
 pub(crate) fn run(command: ContextCommand) -> Result<(), Failure> {
+    let changes = !matches!(command, ContextCommand::List { .. } | ContextCommand::Show { .. });
+    // Held to the end: what another process saves meanwhile would be lost.
+    let _lock = if changes { Some(Contexts::lock()?) } else { None };
     let mut contexts = Contexts::load()?;
     match command {
         ContextCommand::List { json } => return list(&contexts, json),

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::address::Port;
 use super::fetch::Peer;
 use super::out::{self, Table};
-use super::{print, seek};
+use super::print;
+use super::seek::Seek;
 use crate::args::{GroupArgs, GroupCommand};
 use crate::exit::{Exit, Failure};
 
@@ -30,9 +31,10 @@ pub(crate) fn run(command: &GroupCommand) -> Result<(), Failure> {
         }
         GroupCommand::Show(args) => show(args),
         GroupCommand::Explain(args) => explain(args),
-        GroupCommand::Seek { from, yes, group } => {
+        GroupCommand::Seek { from, yes, create, group } => {
             let peer = Peer::new(&group.hub, Port::Ops)?;
-            seek::run(&peer, &group.topic, &group.group, from, *yes, group.json)
+            let seek = Seek { yes: *yes, create: *create, json: group.json };
+            seek.run(&peer, &group.topic, &group.group, from)
         }
         GroupCommand::Forget { yes, group } => forget(group, *yes),
     }

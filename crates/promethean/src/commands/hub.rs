@@ -2,33 +2,29 @@
 
 use std::time::Duration;
 
-use promethean_client::{Client, Code, Error, EventId, From, Millis};
+use promethean_client::{Client, Code, Error, EventId, From, Millis, Publish, Published};
 use promethean_event::rfc3339;
 
 use super::address::{self, Port};
+use super::interrupt::Signals;
 use crate::args::At;
 use crate::config::duration;
 use crate::exit::{Exit, Failure};
 
-/// Runs a command to its end, or until it is interrupted.
+/// How long a hub that has no room is asked again.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait where the hub does not say.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
+/// Runs a command to its end, or until a signal ends it.
 pub(super) fn run<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    run_to_its_end(unless_interrupted(command))
+    run_with(async |signals| signals.unless(command).await)
 }
 
-/// Runs a command that looks after interrupts itself.
-pub(super) fn run_to_its_end<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+/// Runs a command that looks after signals itself.
+pub(super) fn run_with<T>(command: impl AsyncFnOnce(&mut Signals) -> Result<T, Failure>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    runtime.block_on(command)
-}
-
-/// `command`, or exit code 130 when it is interrupted.
-pub(super) async fn unless_interrupted<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::select! {
-        // In this order: a signal counts from before the first step.
-        biased;
-        _ = tokio::signal::ctrl_c() => Err(Failure::new(Exit::Interrupted, "interrupted")),
-        done = command => done,
-    }
+    runtime.block_on(async { command(&mut Signals::new()?).await })
 }
 
 /// Connects as the arguments say.
@@ -66,6 +62,36 @@ pub(super) fn failure(error: Error) -> Failure {
         _ => return Failure::new(exit, error),
     };
     Failure::new(exit, format!("{error}; {remedy}"))
+}
+
+/// Publishes the first `most` events. Where the hub has no room it is asked again when it says, at most for 60 s; where it
+/// has none then, they are more than it takes at once, and `most` is halved.
+pub(super) async fn publish_some(
+    client: &Client,
+    topic: &str,
+    events: &[Publish],
+    most: &mut usize,
+) -> Result<Vec<Published>, Error> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let part = &events[..events.len().min(*most)];
+        let refused = match client.publish_batch(topic, part.to_vec()).await {
+            Err(error) if error.code() == Some(Code::RateLimited) => error,
+            // None of them would be no progress.
+            Ok(sent) if sent.is_empty() => return Err(Error::Lost),
+            answered => return answered,
+        };
+        if waited > Duration::ZERO && part.len() > 1 {
+            *most = part.len() / 2;
+            continue;
+        }
+        let pause = refused.retry_after().unwrap_or(A_MOMENT);
+        waited += pause.max(Duration::from_millis(1));
+        if waited > PATIENCE {
+            return Err(refused);
+        }
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// A place in a topic.

@@ -2,15 +2,14 @@
 //!
 //! A thread reads lines and makes batches, at most [`AHEAD`] of them wait; the connection publishes one at a time, in
 //! order. So memory does not grow with the input, and a fresh topic gets the seqs that the lines have. A hub that has no
-//! room (`rate_limited`) is asked again when it says, at most for [`PATIENCE`] without a single event taken. An event that
+//! room (`rate_limited`) is asked again when it says, at most for 60 s without a single event taken. An event that
 //! it refuses for what the event is, is looked for in its batch, and named by its line.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::time::Duration;
 
-use promethean_client::{Client, Code, Error, EventId, Millis, Publish, PublishOptions, Published};
+use promethean_client::{Code, Error, EventId, Millis, Publish, PublishOptions};
 use promethean_event::{Fields, json, limits};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -25,10 +24,6 @@ const BATCH: usize = 1_000;
 const BATCH_BYTES: usize = 2 * 1024 * 1024;
 /// Batches that wait for the connection.
 const AHEAD: usize = 4;
-/// How long a hub that has no room is asked again.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait where the hub does not say.
-const A_MOMENT: Duration = Duration::from_secs(1);
 /// Longest line: an event of the largest size that a hub takes by default, many times over.
 const MAX_LINE: usize = 64 * 1024 * 1024;
 
@@ -150,7 +145,7 @@ async fn publish(
         while from < batch.events.len() {
             let part = &batch.events[from..batch.events.len().min(from + narrow)];
             let line = batch.lines.get(from).copied().unwrap_or_default();
-            let sent = match next_part(&client, &batch.topic, part, &mut most).await {
+            let sent = match hub::publish_some(&client, &batch.topic, part, &mut most).await {
                 Err(error) if is_for_good(&error) && part.len() > 1 => {
                     // A batch is all or none: one of them it is.
                     narrow = (part.len() / 2).max(1);
@@ -206,36 +201,6 @@ fn is_for_good(error: &Error) -> bool {
         error.code(),
         Some(Code::TooLarge | Code::DuplicateId | Code::BadJson | Code::BadRequest | Code::BadId | Code::BadTopic)
     )
-}
-
-/// Publishes the first `most` events. Where the hub has no room it is asked again when it says; where it has none then,
-/// they are more than it takes at once, and `most` is halved.
-async fn next_part(
-    client: &Client,
-    topic: &str,
-    events: &[Publish],
-    most: &mut usize,
-) -> Result<Vec<Published>, Error> {
-    let mut waited = Duration::ZERO;
-    loop {
-        let part = &events[..events.len().min(*most)];
-        let refused = match client.publish_batch(topic, part.to_vec()).await {
-            Err(error) if error.code() == Some(Code::RateLimited) => error,
-            // None of them would be no progress.
-            Ok(sent) if sent.is_empty() => return Err(Error::Lost),
-            answered => return answered,
-        };
-        if waited > Duration::ZERO && part.len() > 1 {
-            *most = part.len() / 2;
-            continue;
-        }
-        let pause = refused.retry_after().unwrap_or(A_MOMENT);
-        waited += pause.max(Duration::from_millis(1));
-        if waited > PATIENCE {
-            return Err(refused);
-        }
-        tokio::time::sleep(pause).await;
-    }
 }
 
 /// Reads lines to their end and sends them as batches; a line that makes no sense is the last thing sent.

@@ -23,6 +23,7 @@ mod man;
 mod migrate;
 mod out;
 mod outbox;
+mod output;
 mod print;
 mod publish;
 mod replay;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use promethean_outbox::{ClientPublisher, List, OutboxStore, Row, Schema, Snapshot, Status, Which, drain};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use super::interrupt::Signals;
 use super::out::{self, Table};
 use super::{address, hub, logging};
 use crate::args::{DrainArgs, OutboxAt, OutboxCommand};
@@ -140,17 +140,14 @@ fn config(args: &DrainArgs) -> Result<OutboxConfig, Failure> {
 }
 
 async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Failure> {
-    let listen = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
-    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let mut signals = Signals::new()?;
     let store = tokio::select! {
         opened = config.place.open(&config.table, Schema::Create) => opened?,
-        _ = terminate.recv() => return report(&Snapshot::default(), args.json),
-        _ = interrupt.recv() => return report(&Snapshot::default(), args.json),
+        () = signals.next() => return report(&Snapshot::default(), args.json),
     };
     let client = tokio::select! {
         connected = connect(args) => connected?,
-        _ = terminate.recv() => return report(&untouched(&*store).await, args.json),
-        _ = interrupt.recv() => return report(&untouched(&*store).await, args.json),
+        () = signals.next() => return report(&untouched(&*store).await, args.json),
     };
     let mut settings = config.settings();
     settings.until_empty = args.once;
@@ -158,8 +155,7 @@ async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Fail
     out::done(&format!("draining {}", config.place.shown()));
     let ended = tokio::select! {
         ended = drainer.ended() => ended,
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
+        () = signals.next() => None,
     };
     let snapshot = drainer.stop().await;
     // What is not confirmed by now was given back.
@@ -170,6 +166,10 @@ async fn until_ended(args: &DrainArgs, config: &OutboxConfig) -> Result<(), Fail
             let remedy =
                 if reason.contains("unauthorized") { format!("; {}", address::GIVE_A_TOKEN) } else { String::new() };
             Err(Failure::new(Exit::Denied, format!("the outbox is no longer drained: {reason}{remedy}")))
+        }
+        None if args.once && snapshot.stats.parked > 0 => {
+            let remedy = "promethean outbox list --status error shows why, promethean outbox retry sends them again";
+            Err(Failure::failed(format!("{} rows are parked; {remedy}", snapshot.stats.parked)))
         }
         None => Ok(()),
     }

@@ -11,11 +11,11 @@ use crate::exit::Failure;
 
 /// One event as a line.
 pub(super) fn event(out: &mut impl Write, event: &Received, raw: &str, as_json: bool) -> Result<(), Failure> {
-    written(line(out, event, raw, as_json))
+    written(out.write_all(&line(event, raw, as_json)).and_then(|()| out.flush()))
 }
 
-/// One event as a line, for who has something to do when nobody reads it.
-pub(super) fn line(out: &mut impl Write, event: &Received, raw: &str, as_json: bool) -> io::Result<()> {
+/// Returns an event as a line.
+pub(super) fn line(event: &Received, raw: &str, as_json: bool) -> Vec<u8> {
     let mut line = Vec::new();
     if as_json {
         json::write_line(&mut line, raw.as_bytes());
@@ -26,7 +26,7 @@ pub(super) fn line(out: &mut impl Write, event: &Received, raw: &str, as_json: b
         json::write_line(&mut line, harmless(event.payload.get()).as_bytes());
     }
     line.push(b'\n');
-    out.write_all(&line).and_then(|()| out.flush())
+    line
 }
 
 /// A payload without the control characters that JSON lets stand in a string as they are (DEL, and those of 0x80 to 0x9f,
@@ -47,7 +47,7 @@ fn harmless(payload: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// A reader that went away (`| head`) is the end, not a failure worth a message.
+/// The result of a write of a command that does nothing but show: a reader that went away (`| head`) is its end.
 pub(super) fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),

@@ -3,13 +3,15 @@
 //! Standard input is read by a thread of its own: while it waits for more, the connection lives, the time counts, and a
 //! signal is heard.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::cell::Cell;
+use std::io::{BufRead, BufReader, Read};
 
 use promethean_client::{EventId, Publish, PublishOptions, Published};
 use promethean_event::json;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
+use super::output::Output;
 use super::{hub, out, print};
 use crate::args::PublishArgs;
 use crate::exit::Failure;
@@ -26,16 +28,23 @@ const MAX_LINE: usize = 64 * 1024 * 1024;
 pub(crate) fn run(args: PublishArgs) -> Result<(), Failure> {
     let options = options(&args)?;
     let limit = hub::patience("--timeout", args.timeout.as_deref())?;
+    if args.ndjson {
+        let total = Cell::new(0);
+        let ended = hub::run(hub::within(limit, lines(&args, &options, &total)));
+        let total = total.get();
+        return ended.map_err(|failure| {
+            Failure::new(failure.exit, format!("{failure}; {total} events before it were published"))
+        });
+    }
     hub::run(hub::within(limit, async {
-        if args.ndjson {
-            return lines(&args, &options).await;
-        }
         // Before connecting: what is no JSON needs no hub.
         let payload = payload(args.payload.as_deref()).await?;
         let client = hub::connect(&args.at).await?;
         let event = Publish::raw(payload).options(options);
         let published = client.send(&args.topic, event).await.map_err(hub::failure)?;
-        show(&[published], args.json)?;
+        let output = Output::start();
+        output.write(shown(&[published], args.json));
+        written(&output).await?;
         if !args.json {
             out::hint(&format!("promethean sub {} --group NAME --from earliest", args.topic));
         }
@@ -82,21 +91,20 @@ fn parse(text: &str) -> Result<Box<RawValue>, String> {
 
 /// One payload a line; blank lines are passed over. What is there goes out at once: whoever writes line by line into a
 /// pipe has each event published as it comes, and a file goes in whole frames.
-async fn lines(args: &PublishArgs, options: &PublishOptions<'static>) -> Result<(), Failure> {
+async fn lines(args: &PublishArgs, options: &PublishOptions<'static>, total: &Cell<usize>) -> Result<(), Failure> {
     let (sender, mut pieces) = mpsc::channel(AHEAD);
     // Not joined: it may wait for input that nobody needs any more.
     std::thread::spawn(move || read(BufReader::with_capacity(256 * 1024, std::io::stdin()), &sender));
     let client = hub::connect(&args.at).await?;
-    let (mut total, mut held) = (0, None);
+    let output = Output::start();
+    let (mut held, mut most) = (None, BATCH);
     loop {
         let next = match held.take() {
             Some(next) => Some(next),
             None => pieces.recv().await,
         };
         let Some(next) = next else { break };
-        let mut batch: Piece = next.map_err(|failure| {
-            Failure::new(failure.exit, format!("{failure}; {total} events before it were published"))
-        })?;
+        let mut batch: Piece = next?;
         // What came while the hub answered goes along.
         while let Ok(more) = pieces.try_recv() {
             match more {
@@ -108,12 +116,26 @@ async fn lines(args: &PublishArgs, options: &PublishOptions<'static>) -> Result<
             }
         }
         let events = batch.payloads.into_iter().map(|payload| Publish::raw(payload).options(options.clone()));
-        let sent = client.publish_batch(&args.topic, events.collect()).await.map_err(hub::failure)?;
-        total += sent.len();
-        show(&sent, args.json)?;
+        let mut events: Vec<Publish> = events.collect();
+        while !events.is_empty() {
+            let sent = hub::publish_some(&client, &args.topic, &events, &mut most).await.map_err(hub::failure)?;
+            events.drain(..sent.len());
+            total.set(total.get() + sent.len());
+            output.write(shown(&sent, args.json));
+        }
     }
-    out::done(&format!("{total} events published to {}", args.topic));
-    client.close().await.map_err(hub::failure)
+    client.close().await.map_err(hub::failure)?;
+    written(&output).await?;
+    out::done(&format!("{} events published to {}", total.get(), args.topic));
+    Ok(())
+}
+
+/// Waits until the ids are written. Without a reader (`| head`) the events are published all the same.
+async fn written(output: &Output) -> Result<(), Failure> {
+    match output.written().await {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => print::written(written),
+    }
 }
 
 /// Lines that go out together.
@@ -181,16 +203,16 @@ fn of_line(line: &[u8]) -> Result<Option<Box<RawValue>>, String> {
     if text.is_empty() { Ok(None) } else { parse(text).map(Some) }
 }
 
-fn show(published: &[Published], as_json: bool) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+/// Returns a line for each event.
+fn shown(published: &[Published], as_json: bool) -> Vec<u8> {
+    let mut text = String::new();
     for Published { id, seq, duplicate } in published {
-        let line = match (as_json, duplicate) {
-            (true, false) => format!(r#"{{"id":"{id}","seq":{seq}}}"#),
-            (true, true) => format!(r#"{{"id":"{id}","seq":{seq},"duplicate":true}}"#),
-            (false, false) => format!("{id} {seq}"),
-            (false, true) => format!("{id} {seq} duplicate"),
-        };
-        print::written(writeln!(out, "{line}"))?;
+        text.push_str(&match (as_json, duplicate) {
+            (true, false) => format!("{{\"id\":\"{id}\",\"seq\":{seq}}}\n"),
+            (true, true) => format!("{{\"id\":\"{id}\",\"seq\":{seq},\"duplicate\":true}}\n"),
+            (false, false) => format!("{id} {seq}\n"),
+            (false, true) => format!("{id} {seq} duplicate\n"),
+        });
     }
-    print::written(out.flush())
+    text.into_bytes()
 }

@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 use super::address::Port;
 use super::fetch::Peer;
 use super::hub::{self, Place};
-use super::{out, print, seek};
+use super::seek::Seek;
+use super::{out, print};
 use crate::args::ReplayArgs;
 use crate::exit::Failure;
 
@@ -26,7 +27,8 @@ struct Page<'a> {
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     if let Some(group) = &args.group {
         let peer = Peer::new(&args.hub, Port::Ops)?;
-        return seek::run(&peer, &args.topic, group, &args.from, args.yes, args.json);
+        let seek = Seek { yes: args.yes, create: false, json: args.json };
+        return seek.run(&peer, &args.topic, group, &args.from);
     }
     if args.yes {
         return Err(Failure::usage("--yes: moves a group; name it with --group"));

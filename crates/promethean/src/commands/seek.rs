@@ -8,7 +8,7 @@ use serde_json::json;
 use super::fetch::Peer;
 use super::hub::{self, Place};
 use super::{out, print};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -20,7 +20,6 @@ struct At {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Moved {
-    dry_run: bool,
     before: At,
     after: At,
     lag_before: u64,
@@ -31,7 +30,46 @@ struct Moved {
     new: bool,
 }
 
-pub(super) fn run(peer: &Peer, topic: &str, group: &str, from: &str, yes: bool, json: bool) -> Result<(), Failure> {
+/// What to do beyond saying what would happen.
+pub(super) struct Seek {
+    pub(super) yes: bool,
+    /// Of a group that does not exist, too.
+    pub(super) create: bool,
+    pub(super) json: bool,
+}
+
+impl Seek {
+    pub(super) fn run(&self, peer: &Peer, topic: &str, group: &str, from: &str) -> Result<(), Failure> {
+        let body = body(from)?;
+        let ask = |dry: bool| {
+            let dry = if dry { "1" } else { "0" };
+            let query = [("topic", topic.to_owned()), ("group", group.to_owned()), ("dryRun", dry.to_owned())];
+            peer.change("PUT", "/cursors", &query, &body)
+        };
+        let mut answer = ask(true)?;
+        let plan: Moved = peer.parse(&answer)?;
+        if plan.new && !self.create {
+            let remedy = "promethean group list shows those there are, promethean group seek --create makes one";
+            return Err(Failure::new(Exit::NotFound, format!("no such group: {group} on {topic}; {remedy}")));
+        }
+        if self.yes {
+            answer = ask(false)?;
+        }
+        if self.json {
+            return out::line(&answer);
+        }
+        out::line(&told(topic, group, &peer.parse(&answer)?))?;
+        if self.yes {
+            out::hint(&format!("promethean group show {topic} {group}"));
+        } else {
+            out::done("nothing was moved: add --yes to do it");
+        }
+        Ok(())
+    }
+}
+
+/// Returns the body of the request.
+fn body(from: &str) -> Result<String, Failure> {
     let body = match hub::place(from)? {
         Place::From(From::Earliest) => json!({ "from": "earliest" }),
         Place::From(From::Latest) => json!({ "from": "latest" }),
@@ -43,20 +81,7 @@ pub(super) fn run(peer: &Peer, topic: &str, group: &str, from: &str, yes: bool, 
             return Err(Failure::usage(format!("--from: {remedy}")));
         }
     };
-    let dry = if yes { "0" } else { "1" };
-    let query = [("topic", topic.to_owned()), ("group", group.to_owned()), ("dryRun", dry.to_owned())];
-    let answer = peer.change("PUT", "/cursors", &query, &body.to_string())?;
-    let moved: Moved = peer.parse(&answer)?;
-    if json {
-        return out::line(&answer);
-    }
-    out::line(&told(topic, group, &moved))?;
-    if moved.dry_run {
-        out::done("nothing was moved: add --yes to do it");
-    } else {
-        out::hint(&format!("promethean group show {topic} {group}"));
-    }
-    Ok(())
+    Ok(body.to_string())
 }
 
 fn told(topic: &str, group: &str, moved: &Moved) -> String {

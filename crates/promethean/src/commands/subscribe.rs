@@ -10,6 +10,7 @@ use std::time::Duration;
 use promethean_client::{Client, Delivery, SubscribeOptions, Subscription};
 use promethean_event::limits::{self, MAX_IN_FLIGHT};
 
+use super::output::Output;
 use super::{hub, out, print};
 use crate::args::{ReadArgs, SubArgs, TailArgs};
 use crate::exit::Failure;
@@ -23,7 +24,8 @@ pub(crate) fn sub(args: &SubArgs) -> Result<(), Failure> {
     let mut options =
         SubscribeOptions { max_in_flight: in_flight(args, args.read.count)?, ..SubscribeOptions::default() };
     if args.no_ack {
-        options.ack_timeout = LOOK;
+        // Looking never makes a dead letter, however it ends.
+        (options.ack_timeout, options.max_attempts) = (LOOK, 0);
     }
     read(&args.topic, Some(&args.group), options, args.no_ack, &args.read)
 }
@@ -58,20 +60,33 @@ fn read(
         return Err(Failure::usage(format!("--from: {remedy}")));
     };
     let limit = hub::patience("--timeout", args.timeout.as_deref())?;
-    hub::run_to_its_end(async {
-        let subscribe = async {
-            let client = hub::connect(&args.at).await?;
-            let options = SubscribeOptions { from, ..options };
-            let events = client.subscribe(topic, group, options).await.map_err(hub::failure)?;
-            Ok((client, events))
-        };
-        let (client, mut events) = hub::unless_interrupted(subscribe).await?;
+    hub::run_with(async |signals| {
+        let options = SubscribeOptions { from, ..options };
+        let (client, mut events) = signals.unless(subscribe(topic, group, options, args)).await?;
         out::done(&format!("subscribed to {topic}{}", group.map_or_else(String::new, |group| format!(" as {group}"))));
         let mut held = Vec::new();
-        let ended = hub::unless_interrupted(consume(&mut events, &mut held, hold, limit, args)).await;
-        let gone = hub::unless_interrupted(goodbye(client, events, held)).await;
+        let ended = signals.unless(consume(&mut events, &mut held, hold, limit, args)).await;
+        let gone = signals.unless(goodbye(client, events, held)).await;
         ended.and(gone)
     })
+}
+
+async fn subscribe(
+    topic: &str,
+    group: Option<&str>,
+    options: SubscribeOptions,
+    args: &ReadArgs,
+) -> Result<(Client, Subscription), Failure> {
+    let client = hub::connect(&args.at).await?;
+    let subscribed = match client.subscribe(topic, group, options.clone()).await {
+        // Its members have another number of attempts, which counts for the group.
+        Err(error) if options.max_attempts == 0 && error.to_string().contains("maxAttempts") => {
+            let max_attempts = SubscribeOptions::default().max_attempts;
+            client.subscribe(topic, group, SubscribeOptions { max_attempts, ..options }).await
+        }
+        subscribed => subscribed,
+    };
+    Ok((client, subscribed.map_err(hub::failure)?))
 }
 
 /// Prints what comes; what is not acked is in `held`.
@@ -82,7 +97,7 @@ async fn consume(
     limit: Option<Duration>,
     args: &ReadArgs,
 ) -> Result<(), Failure> {
-    let mut left = args.count;
+    let (output, mut left) = (Output::start(), args.count);
     while left != Some(0) {
         let next = hub::within(limit, async { events.next().await.map_err(hub::failure) }).await?;
         let Some(delivery) = next else { break };
@@ -98,7 +113,8 @@ async fn consume(
             out::done("the snapshot begins again: forget what was printed before");
             json = Cow::Owned(json.replacen('{', "{\"restarted\":true,", 1));
         }
-        match print::line(&mut io::stdout().lock(), delivery.event(), &json, args.json) {
+        output.write(print::line(delivery.event(), &json, args.json));
+        match output.written().await {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             printed => print::written(printed)?,
         }

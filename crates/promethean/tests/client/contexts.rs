@@ -80,3 +80,20 @@ fn a_context_has_a_name() {
     let listed = run(home.path(), &[], &["context", "list", "--json"]);
     assert_eq!(text(&listed.stdout), "{\"contexts\":[]}\n");
 }
+
+#[test]
+fn contexts_that_are_set_at_the_same_time_are_all_saved() {
+    let home = tempfile::tempdir().expect("a directory");
+    let set = |n: usize| {
+        let name = format!("c{n}");
+        let mut set = binary(&[]);
+        set.env("HOME", home.path()).args(["context", "set", &name, "--server", "http://127.0.0.1:1"]);
+        set.stderr(std::process::Stdio::null()).spawn().expect("it runs")
+    };
+    for mut child in (0..8).map(set).collect::<Vec<_>>() {
+        assert!(child.wait().expect("ended").success());
+    }
+    let listed = run(home.path(), &[], &["context", "list", "--json"]);
+    let listed = json_lines(&text(&listed.stdout)).remove(0);
+    assert_eq!(listed["contexts"].as_array().map(Vec::len), Some(8), "{listed}");
+}

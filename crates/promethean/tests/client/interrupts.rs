@@ -34,10 +34,10 @@ fn answered(listener: &TcpListener, answer: &str) -> TcpStream {
 fn every_command_that_talks_to_a_hub_ends_with_130() {
     let hub = Hub::start(&[]);
     let (listener, server) = silent();
-    for args in TALKING {
+    for (args, signal) in TALKING.iter().zip([Signal::INT, Signal::TERM, Signal::HUP].iter().cycle()) {
         let child = hub.spawn(&[args, &["--server", &server][..]].concat());
         let connected = listener.accept().expect("a connection");
-        kill_process(Pid::from_child(&child), Signal::INT).expect("signalled");
+        kill_process(Pid::from_child(&child), *signal).expect("signalled");
         assert_eq!(ended(child), Some(130), "{args:?}");
         drop(connected);
     }

@@ -202,11 +202,13 @@ fn sub_no_ack_leaves_events_as_they_were_however_it_ends() {
         let (code, said) = hub.exit(&[&look[..], &["--timeout", "100ms"]].concat());
         assert_eq!(code, 124, "{said}");
 
-        let mut interrupted = hub.spawn(&look);
-        let mut printed = BufReader::new(interrupted.stdout.take().expect("stdout")).lines();
-        assert!(printed.next().expect("a line").expect("text").ends_with("a#1 1"));
-        kill_process(Pid::from_child(&interrupted), Signal::INT).expect("signalled");
-        assert_eq!(interrupted.wait().expect("ended").code(), Some(130));
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let mut interrupted = hub.spawn(&look);
+            let mut printed = BufReader::new(interrupted.stdout.take().expect("stdout")).lines();
+            assert!(printed.next().expect("a line").expect("text").ends_with("a#1 1"));
+            kill_process(Pid::from_child(&interrupted), signal).expect("signalled");
+            assert_eq!(interrupted.wait().expect("ended").code(), Some(130));
+        }
 
         let mut unread = hub.spawn(&look);
         drop(unread.stdout.take());
@@ -214,6 +216,53 @@ fn sub_no_ack_leaves_events_as_they_were_however_it_ends() {
     }
     assert_eq!(hub.ok(&["sub", "a", "--group", "g", "--count", "3", "--timeout", "10s"], "").lines().count(), 3);
     assert_eq!(hub.ok(&["dlq", "list", "--json"], ""), "{\"topics\":[]}\n", "no dead letters");
+}
+
+#[test]
+fn sub_no_ack_makes_no_dead_letters_where_it_cannot_say_goodbye() {
+    let hub = Hub::start(&[]);
+    hub.ok(&["pub", "a", "1"], "");
+    let look = ["sub", "a", "--group", "g", "--from", "earliest", "--no-ack"];
+    for _ in 0..7 {
+        let mut killed = hub.spawn(&look);
+        let mut printed = BufReader::new(killed.stdout.take().expect("stdout")).lines();
+        assert!(printed.next().expect("a line").expect("text").ends_with("a#1 1"));
+        killed.kill().expect("killed");
+        killed.wait().expect("ended");
+    }
+    assert_eq!(hub.ok(&["dlq", "list", "--json"], ""), "{\"topics\":[]}\n", "no dead letters");
+    // A group whose members have a limit keeps it.
+    let mut member = hub.spawn(&["sub", "b", "--group", "g"]);
+    let mut said = BufReader::new(member.stderr.take().expect("stderr")).lines();
+    assert!(said.any(|line| line.is_ok_and(|line| line.contains("subscribed"))));
+    let (code, said) = hub.exit(&["sub", "b", "--group", "g", "--no-ack", "--timeout", "100ms"]);
+    assert_eq!(code, 124, "{said}");
+    member.kill().expect("killed");
+    member.wait().expect("ended");
+}
+
+#[test]
+fn a_signal_ends_sub_and_tail_while_nobody_reads_what_they_print() {
+    let hub = Hub::start(&[]);
+    let large = format!("\"{}\"\n", "x".repeat(1_000)).repeat(1_000);
+    hub.ok(&["pub", "a", "--ndjson"], &large);
+    for args in [&["sub", "a", "--group", "g", "--from", "earliest"][..], &["tail", "a", "--from", "earliest"]] {
+        let mut blocked = hub.spawn(args);
+        let mut said = BufReader::new(blocked.stderr.take().expect("stderr")).lines();
+        assert!(said.any(|line| line.is_ok_and(|line| line.contains("subscribed"))));
+        // Until the pipe is full it prints.
+        let start = Instant::now();
+        let written = || {
+            let io = std::fs::read_to_string(format!("/proc/{}/io", blocked.id())).expect("its counts");
+            io.lines().find_map(|line| line.strip_prefix("wchar: ")).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+        };
+        while written() < 48 * 1024 {
+            assert!(start.elapsed() < PATIENCE, "it prints");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        kill_process(Pid::from_child(&blocked), Signal::INT).expect("signalled");
+        assert_eq!(ended(blocked), Some(130), "{args:?}");
+    }
 }
 
 #[test]

@@ -88,6 +88,13 @@ fn groups_are_listed_explained_moved_and_forgotten() {
     assert_eq!(json_lines(&hub.ok(&["group", "show", "a", "g", "--json"], ""))[0]["group"]["group"], "g");
     let why = hub.ok(&["group", "explain", "a", "g"], "");
     assert!(why.contains("no_members") && why.contains("start a consumer"), "{why}");
+    for args in [&["group", "seek", "a", "mistyped"][..], &["replay", "a", "--group", "mistyped"]] {
+        let (code, said) = hub.exit(&[args, &["--from", "earliest", "--yes"]].concat());
+        assert_eq!((code, said.contains("no such group: mistyped on a")), (5, true), "{said}");
+    }
+    assert!(!hub.ok(&["group", "list", "--json"], "").contains("mistyped"));
+    let created = hub.ok(&["group", "seek", "a", "new", "--from", "latest", "--create", "--yes", "--json"], "");
+    assert_eq!(json_lines(&created)[0]["after"]["seq"], 3);
     assert!(hub.ok(&["group", "seek", "a", "g", "--from", "earliest"], "").contains("2 come again"));
     assert!(hub.ok(&["group", "seek", "a", "g", "--from", "earliest", "--yes"], "").contains("lag 1 to 3"));
     assert!(hub.ok(&["group", "forget", "a", "g"], "").contains("would be forgotten"));

@@ -71,3 +71,35 @@ fn a_line_that_is_no_json_is_named_with_what_went_before_it() {
     }
     assert_eq!(hub.ok(&["replay", "a"], "").lines().count(), 4);
 }
+
+#[test]
+fn ndjson_is_published_to_its_end_though_nobody_reads_the_ids() {
+    let hub = Hub::start(&[]);
+    let mut child = hub.spawn(&["pub", "a", "--ndjson"]);
+    drop(child.stdout.take());
+    let mut input = child.stdin.take().expect("stdin");
+    for n in 0..5_000 {
+        writeln!(input, "{n}").expect("read to its end");
+    }
+    drop(input);
+    let output = child.wait_with_output().expect("ended");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("5000 events published"), "{said}");
+    assert!(hub.ok(&["topic", "list", "--json"], "").contains("\"lastSeq\":5000"));
+}
+
+#[test]
+fn ndjson_waits_for_a_quota_and_an_interrupt_tells_the_count() {
+    let hub = Hub::start(&[("PROMETHEAN_TOPIC_RATE", "1000"), ("PROMETHEAN_TOPIC_BURST", "100")]);
+    let lines: String = (0..400).map(|n| format!("{n}\n")).collect();
+    assert_eq!(hub.ok(&["pub", "a", "--ndjson", "--timeout", "30s"], &lines).lines().count(), 400);
+    let mut live = hub.spawn(&["pub", "b", "--ndjson"]);
+    let mut input = live.stdin.take().expect("stdin");
+    writeln!(input, "1").expect("written");
+    let mut printed = BufReader::new(live.stdout.take().expect("stdout")).lines();
+    printed.next().expect("published").expect("text");
+    kill_process(Pid::from_child(&live), Signal::TERM).expect("signalled");
+    let output = live.wait_with_output().expect("ended");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.contains("1 events before it were published")), (Some(130), true), "{said}");
+}
