@@ -71,6 +71,8 @@ const PURGE_ROWS: usize = 5_000;
 const MARK_TRIES: u32 = 5;
 /// After how long without an answer for a batch it is said.
 const SILENCE: Duration = Duration::from_secs(5);
+/// How often blocked rows are logged.
+const SAY_EVERY: Duration = Duration::from_secs(60);
 /// Longest wait after the database failed.
 const LONGEST_STORE_WAIT: Duration = Duration::from_secs(5);
 
@@ -131,7 +133,8 @@ pub fn drain(store: Arc<dyn OutboxStore>, publisher: Arc<dyn Publisher>, setting
     let shared = Arc::new(Shared::default());
     let (stop, stopped) = watch::channel(false);
     let grace = settings.grace;
-    let worker = Worker { store, publisher, settings, shared: Arc::clone(&shared), stopped };
+    let worker =
+        Worker { store, publisher, settings, shared: Arc::clone(&shared), stopped, said: std::sync::Mutex::default() };
     Drainer { task: Some(tokio::spawn(worker.run())), stop, shared, grace }
 }
 
@@ -184,6 +187,8 @@ struct Worker {
     settings: Settings,
     shared: Arc<Shared>,
     stopped: watch::Receiver<bool>,
+    /// When a blocked row was last logged.
+    said: std::sync::Mutex<Option<Instant>>,
 }
 
 /// What one round did.
@@ -385,6 +390,15 @@ impl Worker {
         }
     }
 
+    /// Warns at most once a minute: rows may wait for days.
+    fn say_blocked(&self, row: &Row, reason: &str) {
+        let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
+            *said = Some(Instant::now());
+            tracing::warn!(id = row.id, topic = row.topic, reason, "the hub takes no such row now; it waits");
+        }
+    }
+
     async fn write_down(&self, rows: &[Row], answers: &[Answer]) -> Result<()> {
         let (mut sent, mut failed) = (Vec::new(), Vec::new());
         let (mut errors, mut parked) = (0, 0);
@@ -393,11 +407,14 @@ impl Worker {
                 Decision::Sent => sent.push(row.id.clone()),
                 Decision::NotSent { mut err, next } => {
                     err.iter_mut().for_each(shorten);
-                    errors += u64::from(next != Next::Release);
+                    errors += u64::from(matches!(next, Next::Later(_) | Next::Park));
                     if next == Next::Park {
                         parked += 1;
                         let reason = err.as_deref().unwrap_or_default();
                         tracing::warn!(id = row.id, topic = row.topic, reason, "a row of the outbox is parked");
+                    }
+                    if let (Answer::Blocked(reason), Next::Wait(_)) = (answer, next) {
+                        self.say_blocked(row, reason);
                     }
                     failed.push(Failed { id: row.id.clone(), err, next });
                 }

@@ -13,6 +13,9 @@ pub enum Answer {
     Refused(String),
     /// It failed and may work later: tried again after a backoff, parked after `max_attempts`.
     Failed(String),
+    /// The hub does not take it now, and the row is not to blame: a policy, a bound, a full or damaged store. Tried again
+    /// later, however often; does not count, and rows of other keys continue.
+    Blocked(String),
     /// Nobody is there to take it. Nothing is wrong with the row, the attempt does not count.
     Unavailable {
         /// Why.
@@ -43,8 +46,8 @@ impl Answer {
             Some(code @ (BadToken | JwtInvalid | NoToken | TokenExpired | Unauthorized)) => {
                 Answer::Closed(format!("{code}: {message}"))
             }
-            // `forbidden` among them: a policy is mended by people, and until then the row is tried and parked.
-            Some(code) => Answer::Failed(format!("{code}: {message}")),
+            // Mended at the hub, by a policy, a bound or a disk: until then the row waits.
+            Some(code) => Answer::Blocked(format!("{code}: {message}")),
             None => Answer::Failed(message),
         }
     }
@@ -76,6 +79,7 @@ mod tests {
             );
             assert_eq!(matches!(answer, Answer::Refused(_)), parked, "{code}");
             assert_eq!(answer.holds_its_key(), !parked, "{code}");
+            assert!(!matches!(answer, Answer::Failed(_)), "{code}: only what the row is to blame for costs attempts");
         }
         assert_eq!(Answer::refusal(None, "lost", None), Answer::Failed("lost".into()));
     }

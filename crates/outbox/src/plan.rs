@@ -56,22 +56,26 @@ pub fn decide(attempts: u32, answer: &Answer, policy: &Policy) -> Decision {
             not_sent(&format!("given up after {attempts} attempts: {reason}"), Next::Park)
         }
         Answer::Failed(reason) => not_sent(reason, Next::Later(policy.wait(attempts))),
+        Answer::Blocked(reason) => not_sent(reason, Next::Wait(policy.longest_wait.min(LONGEST_PAUSE))),
         Answer::Unavailable { reason, .. } | Answer::Closed(reason) => not_sent(reason, Next::Release),
         Answer::Held => Decision::NotSent { err: None, next: Next::Release },
     }
 }
 
-/// How long the drainer as a whole has to wait before it claims again, because nobody took the rows; `failures` batches
-/// in a row were not taken.
+/// How long the drainer as a whole has to wait before it claims again, because the hub was away or took none of the rows;
+/// `failures` batches in a row were not taken.
 pub fn pause<'a>(answers: impl IntoIterator<Item = &'a Answer>, failures: u32, policy: &Policy) -> Option<Duration> {
-    let mut longest = None;
+    let (mut longest, mut blocked, mut stored) = (None, false, false);
+    let wait = policy.wait(failures.max(1)).min(LONGEST_PAUSE);
     for answer in answers {
-        if let Answer::Unavailable { retry_after, .. } = answer {
-            let wait = retry_after.unwrap_or_else(|| policy.wait(failures.max(1)).min(LONGEST_PAUSE));
-            longest = longest.max(Some(wait));
+        match answer {
+            Answer::Unavailable { retry_after, .. } => longest = longest.max(Some(retry_after.unwrap_or(wait))),
+            Answer::Blocked(_) => blocked = true,
+            Answer::Stored => stored = true,
+            _ => {}
         }
     }
-    longest
+    longest.or((blocked && !stored).then_some(wait))
 }
 
 /// A hub that comes back is noticed within this time.
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_tried_again_until_the_attempts_are_used_up() {
-        let failed = Answer::Failed("publish_failed: disk".into());
+        let failed = Answer::Failed("no answer: disk".into());
         assert_eq!(next(1, &failed), Some(Next::Later(Duration::from_millis(100))));
         assert_eq!(next(2, &failed), Some(Next::Later(Duration::from_millis(200))));
         let Decision::NotSent { err: Some(err), next: Next::Park } = decide(3, &failed, &POLICY) else {
@@ -205,6 +209,16 @@ mod tests {
             assert_eq!(next(attempts, &Answer::Closed("token".into())), Some(Next::Release));
         }
         assert_eq!(next(1, &Answer::Stored), None);
+    }
+
+    #[test]
+    fn a_row_that_the_hub_blocks_waits_and_the_drainer_pauses_if_nothing_else_went_out() {
+        let blocked = Answer::Blocked("forbidden: no".into());
+        for attempts in [1, 3, 1_000] {
+            assert_eq!(next(attempts, &blocked), Some(Next::Wait(POLICY.longest_wait)));
+        }
+        assert_eq!(pause(&[blocked.clone(), Answer::Held], 2, &POLICY), Some(Duration::from_millis(200)));
+        assert_eq!(pause(&[blocked, Answer::Stored], 2, &POLICY), None);
     }
 
     #[test]

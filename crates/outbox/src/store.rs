@@ -6,7 +6,7 @@
 //!   (nothing) ─► pending ────────────────────► claimed ───────────────► sent ─► gone (purge_sent)
 //!                  ▲   ▲                         │ │
 //!                  │   └── mark_error: Later, ───┘ └── mark_error: Park ──► error ─► pending (retry)
-//!                  │       Release; requeue_expired                          │
+//!                  │       Release, Wait; requeue_expired                    │
 //!                  └─────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -57,9 +57,15 @@ pub enum Next {
     Park,
     /// It is tried again, not before this time from now.
     Later(Duration),
+    /// It is tried again, not before this time from now; the attempt does not count.
+    Wait(Duration),
     /// It is given back; the attempt does not count.
     Release,
 }
+
+/// Longest claim, and longest wait of a row. A store that goes by the machine's clock takes a later `lease_until` for one
+/// that was written while the clock was wrong, and frees the row.
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(600);
 
 /// How an outbox stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -122,7 +128,7 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// These are not, where `worker` still has them; others are left alone.
     fn mark_error<'a>(&'a self, failed: &'a [Failed], worker: &'a str) -> Pending<'a, ()>;
 
-    /// Claimed rows whose lease has run out are pending again. How many.
+    /// Claimed rows whose lease has run out, or lies further ahead than any may, are pending again. How many.
     fn requeue_expired(&self) -> Pending<'_, u64>;
 
     /// Takes away rows that are `sent` and whose event is older than `age`, at most `most`. How many.

@@ -380,7 +380,7 @@ fn not_sent(failed: &Failed, worker: &str) -> Document {
     let (status, back) = match failed.next {
         Next::Park => (Status::Error, 0),
         Next::Later(_) => (Status::Pending, 0),
-        Next::Release => (Status::Pending, 1),
+        Next::Wait(_) | Next::Release => (Status::Pending, 1),
     };
     let attempts = doc! {"$max": [0, {"$subtract": [attempts(), back]}]};
     let mut set = doc! {"status": status.as_str(), "attempts": attempts};
@@ -389,7 +389,9 @@ fn not_sent(failed: &Failed, worker: &str) -> Document {
     }
     let mut unset = vec!["claimed_by"];
     match failed.next {
-        Next::Later(wait) => drop(set.insert("lease_until", doc! {"$add": [server_now(), millis(wait)]})),
+        Next::Later(wait) | Next::Wait(wait) => {
+            drop(set.insert("lease_until", doc! {"$add": [server_now(), millis(wait)]}))
+        }
         Next::Park | Next::Release => unset.push("lease_until"),
     }
     doc! {

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use super::connection::{Own, writable};
 use super::row;
 use super::schema::Statements;
+use crate::store::LONGEST_LEASE;
 use crate::{Claim, Failed, List, NewRow, Next, OutboxStore, Pending, Result, Row, Schema, Stats, Status, Which};
 
 /// An outbox in a SQLite table: [`add`](SqliteOutbox::add) in your own transaction, [drain](crate::drain) it from
@@ -135,6 +136,11 @@ fn number(millis: Millis) -> i64 {
     i64::try_from(millis.0).unwrap_or(i64::MAX)
 }
 
+/// The end of a lease or wait that begins `now`.
+fn until(now: Millis, time: Duration) -> i64 {
+    number(now + time.min(LONGEST_LEASE))
+}
+
 fn rows_of(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -156,7 +162,7 @@ impl OutboxStore for SqliteOutbox {
             let claimed = statement.query_map(
                 named_params! {
                     ":now": number(now), ":rows": rows_of(rows), ":bytes": rows_of(bytes),
-                    ":worker": worker, ":until": number(now + lease),
+                    ":worker": worker, ":until": until(now, lease),
                 },
                 row::read,
             )?;
@@ -190,8 +196,7 @@ impl OutboxStore for SqliteOutbox {
     fn extend<'a>(&'a self, ids: &'a [String], worker: &'a str, lease: Duration) -> Pending<'a, ()> {
         let (sql, ids, worker) = (Arc::clone(&self.sql), row::list(ids), worker.to_owned());
         self.own.run(move |connection| {
-            let until = number(Millis::now() + lease);
-            let params = named_params! {":until": until, ":ids": ids, ":worker": worker};
+            let params = named_params! {":until": until(Millis::now(), lease), ":ids": ids, ":worker": worker};
             connection.prepare_cached(&sql.extend)?.execute(params)?;
             Ok(())
         })
@@ -215,7 +220,8 @@ impl OutboxStore for SqliteOutbox {
                 for Failed { id, err, next } in &failed {
                     let (status, until, back) = match next {
                         Next::Park => (Status::Error, None, 0),
-                        Next::Later(wait) => (Status::Pending, Some(number(now + *wait)), 0),
+                        Next::Later(wait) => (Status::Pending, Some(until(now, *wait)), 0),
+                        Next::Wait(wait) => (Status::Pending, Some(until(now, *wait)), 1),
                         Next::Release => (Status::Pending, None, 1),
                     };
                     statement.execute(named_params! {
@@ -231,8 +237,9 @@ impl OutboxStore for SqliteOutbox {
     fn requeue_expired(&self) -> Pending<'_, u64> {
         let sql = Arc::clone(&self.sql);
         self.own.run(move |connection| {
-            let now = number(Millis::now());
-            Ok(connection.prepare_cached(&sql.requeue_expired)?.execute(named_params! {":now": now})? as u64)
+            let now = Millis::now();
+            let params = named_params! {":now": number(now), ":far": until(now, LONGEST_LEASE)};
+            Ok(connection.prepare_cached(&sql.requeue_expired)?.execute(params)? as u64)
         })
     }
 

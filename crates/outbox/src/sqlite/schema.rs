@@ -119,7 +119,9 @@ impl Statements {
                 "UPDATE {table} SET status = 'pending', claimed_by = NULL, lease_until = NULL
                  WHERE seq IN (
                    SELECT seq FROM {table} WHERE lease_until IS NOT NULL AND status = 'claimed'
-                     AND (typeof(lease_until) <> 'integer' OR lease_until < :now)
+                     AND (typeof(lease_until) <> 'integer' OR lease_until < :now OR lease_until > :far)
+                   UNION ALL SELECT seq FROM {table} WHERE lease_until IS NOT NULL AND status = 'pending'
+                     AND typeof(lease_until) = 'integer' AND lease_until > :far
                    UNION ALL SELECT seq FROM {table} WHERE status = 'claimed' AND lease_until IS NULL)"
             ),
             purge_sent: format!(

@@ -123,7 +123,7 @@ async fn a_row_that_fails_is_tried_again_and_then_parked_while_its_key_waits() {
         script: move |draft: &promethean_event::Draft<'_>| {
             seen.lock().expect("not poisoned").push(draft.payload.get().to_owned());
             let fails = draft.payload.get() == "0";
-            fails.then(|| Answer::Failed(format!("publish_failed: try {}", tried.fetch_add(1, SeqCst) + 1)))
+            fails.then(|| Answer::Failed(format!("no answer: try {}", tried.fetch_add(1, SeqCst) + 1)))
         },
     };
     let mut settings = quick();
@@ -213,6 +213,36 @@ async fn a_hub_that_is_down_for_a_minute_gets_everything_afterwards_in_order_per
     assert!((10..=20).contains(&while_down), "{while_down} tries: the pauses grow to five seconds");
     let done = drainer.stop().await;
     assert_eq!((done.sent, done.errors, done.parked), (600, 0, 0), "it is not the rows' fault");
+}
+
+#[tokio::test]
+async fn what_the_hub_is_to_blame_for_costs_no_attempt_and_keeps_the_order_of_each_key() {
+    use promethean_event::Code;
+    for code in [Code::PublishFailed, Code::Forbidden, Code::LimitReached, Code::StoreDamaged] {
+        let (sqlite, log) = (Sqlite::new(), Log::new());
+        let rows: Vec<_> = (0..30).map(|n| numbered(if n % 2 == 0 { "t" } else { "u" }, Some("k"), n)).collect();
+        sqlite.add(&rows).await;
+        sqlite.add(&[numbered("other", Some("l"), 1)]).await;
+        let tries = Arc::new(AtomicU32::new(0));
+        let tried = Arc::clone(&tries);
+        let publisher = Scripted {
+            inner: log.publisher(),
+            script: move |draft: &promethean_event::Draft<'_>| {
+                let blocked = draft.topic.as_str() == "t" && tried.fetch_add(1, SeqCst) < 12;
+                blocked.then(|| Answer::refusal(Some(code), "not now", None))
+            },
+        };
+        let mut settings = quick();
+        settings.policy.max_attempts = 2;
+        settings.policy.longest_wait = Duration::from_millis(10);
+        let mut drainer = drain(sqlite.store(), Arc::new(publisher), settings);
+        assert_eq!(drainer.ended().await, None);
+        let done = drainer.snapshot();
+        assert_eq!((done.sent, done.errors, done.parked), (31, 0, 0), "{code}: it is not the rows' fault");
+        let sorted = |events: Vec<(Option<String>, String)>| by_key(&events)["k"].is_sorted();
+        assert!(sorted(log.events("t").await) && sorted(log.events("u").await), "{code}");
+        assert!(tries.load(SeqCst) > 12, "{code}");
+    }
 }
 
 #[tokio::test]

@@ -188,7 +188,12 @@ pub(crate) async fn a_row_that_is_given_back_has_not_used_an_attempt(fixture: &d
         assert_eq!(rows[0].attempts, 1);
         store.mark_error(&[failed(&rows[0], Next::Release)], "a").await.expect("marked");
     }
-    let kept = Failed { id: ids(&claim(&store, 1, "a").await)[0].clone(), err: None, next: Next::Release };
+    store
+        .mark_error(&[failed(&claim(&store, 1, "a").await[0], Next::Wait(Duration::from_millis(100)))], "a")
+        .await
+        .expect("marked");
+    assert!(claim(&store, 1, "a").await.is_empty(), "it waits");
+    let kept = Failed { id: ids(&claim_until(&store, "a").await)[0].clone(), err: None, next: Next::Release };
     store.mark_error(&[kept], "a").await.expect("marked");
     let row = &store.list(List { status: None, limit: 1 }).await.expect("listed")[0];
     assert_eq!((row.status, row.attempts, row.last_err.as_deref()), (Status::Pending, 0, Some("because")));

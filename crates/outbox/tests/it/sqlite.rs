@@ -422,3 +422,19 @@ async fn a_database_that_may_not_be_written_is_named_with_the_remedy() {
         SqliteOutbox::with_connection(read_only().expect("opened"), "outbox").expect_err("refused").to_string();
     assert!(refused.contains("app.db may not be written") && refused.contains("check"), "{refused}");
 }
+
+#[tokio::test]
+async fn what_was_written_while_the_clock_was_ahead_is_free_when_it_is_right_again() {
+    let sqlite = Sqlite::new();
+    sqlite.add(&[numbered("t", Some("k"), 1), numbered("t", Some("k"), 2), numbered("t", Some("l"), 3)]).await;
+    let store = sqlite.store();
+    crate::law::claim(&store, 1, "gone").await;
+    // As if both were written an hour ahead: a claim, and a wait.
+    let ahead = "lease_until = (unixepoch() + 3600) * 1000";
+    let connection = connect(&sqlite.path());
+    connection.execute(&format!("UPDATE outbox SET {ahead} WHERE payload = '1'"), ()).expect("set");
+    connection.execute(&format!("UPDATE outbox SET {ahead} WHERE payload = '3'"), ()).expect("set");
+    assert!(crate::law::claim(&store, 10, "w").await.is_empty());
+    assert_eq!(store.requeue_expired().await.expect("requeued"), 2);
+    assert_eq!(crate::law::claim(&store, 10, "w").await.len(), 3);
+}
