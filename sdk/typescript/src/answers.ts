@@ -91,8 +91,7 @@ export function answersOver(road: Road): Answers {
       const one = second && (code === "lease_lost" || code === "unknown_id"); // one of them: each finds out for itself
       if (limited || one || (op === "ACK" && (code === "disconnected" || (code === "not_subscribed" && !road._open())))) {
         for (const entry of entries.splice(0)) put(op, fields, entry, one ? `${++alone}` : undefined);
-        if (limited) void wait(retryAfterMs ?? A_MOMENT);
-        else if (one) void turn();
+        limited ? void wait(retryAfterMs ?? A_MOMENT) : void turn();
       }
       end = error;
     }

@@ -96,9 +96,8 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
 
   /** Publishes all or none, in this order. */
   publishBatch<K extends Name<M>>(topic: K, events: ({ payload: M[K] & Sendable<M[K]> } & EventOptions)[], opts?: CallOptions): Promise<Published[]> {
-    const { signal, timeoutMs } = opts ?? {};
     const list = events.map((event) => ({ ...event, id: event.id ?? uuidv7() }));
-    return this._publish({ op: "PUBLISH", topic, events: list }, { signal, timeoutMs }, list.map((event) => event.id),
+    return this._publish({ op: "PUBLISH", topic, events: list }, (opts ?? {}) as Loose<CallOptions>, list.map((event) => event.id),
       ({ ids, seqs, duplicates = [] }) => ids.map((id: string, i: number) => ({ id, seq: seqs[i], ...(duplicates.includes(i) && { duplicate: true }) })));
   }
 

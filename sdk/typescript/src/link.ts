@@ -57,6 +57,7 @@ export class Link {
   private _known?: boolean; // a hub has let us in
   private _heard = 0;
   private _asked?: boolean; // a PING waits for any sign of life
+  private _back?: boolean; // nothing was heard since the page came back
   private _cause: unknown; // what the socket, or the token callback, threw
   private _why = "";
   private _waiters = new Set<(error?: Error) => void>();
@@ -206,6 +207,7 @@ export class Link {
   _resume = (): void => {
     if ((globalThis as { document?: { hidden?: boolean } }).document?.hidden) return;
     if (this._state === "open") {
+      this._back = true;
       if (!this._asked) this._ask();
       this._watch(Math.min(this._every, 5_000));
     } else if (this._state === "connecting" && (this._timers.redial || now() - this._heard > 2_000)) {
@@ -319,7 +321,7 @@ export class Link {
     if (code === "disconnected") return;
     const most = this._known && code === "jwt_invalid" ? 10 : typeof this._options.token === "function" ? 5 : 1;
     if (isAuthCode(code) && ++this._refused >= most) return this._fatal(error);
-    this._options.onError && this._report(error);
+    this._report(error, undefined, false);
     this._lost(this._socket, error.message, false, true);
   }
 
@@ -360,7 +362,7 @@ export class Link {
 
   private _receive(text: string): void {
     this._heard = now();
-    this._asked = false;
+    this._asked = this._back = false;
     const frame: Frame = JSON.parse(text);
     const call = this._calls.get(frame.corr);
     // Sent twice: that it was there already says no more than that the first try had arrived.
@@ -371,10 +373,10 @@ export class Link {
     }
     if (frame.op !== "ERR") return this._listener._frame(frame, text);
     const code = frame.code as Code;
-    if (call?._publish && (code === "shutting_down" || isAuthCode(code))) {
+    if (call?._publish) {
       // It stays: the next connection sends it again.
-      if (isAuthCode(code)) this._lost(this._socket, code);
-      return;
+      if (isAuthCode(code)) return this._lost(this._socket, code);
+      if (code === "shutting_down") return;
     }
     const error = new PromError(code, frame.msg, { retryAfterMs: frame.retry_after_ms });
     if (call) return call._done(error);
@@ -385,10 +387,8 @@ export class Link {
   private _drop(): void {
     this._dials++; // one that is under way leads nowhere
     this._asked = false;
-    for (const name in this._timers) {
-      clearTimeout(this._timers[name]);
-      this._timers[name] = undefined;
-    }
+    for (const name in this._timers) clearTimeout(this._timers[name]);
+    this._timers = {};
     const socket = this._socket;
     this._socket = undefined;
     if (!socket) return;
@@ -404,7 +404,7 @@ export class Link {
   private _tooLarge(): void {
     const size = ({ _text }: Call) => new TextEncoder().encode(_text).length;
     const [call] = [...this._calls.values()].sort((a, b) => size(b) - size(a));
-    if (call?._text) call._done(new PromError("too_large", `the frame has ${size(call)} bytes, more than the hub's max_frame_bytes; send less at once${
+    if (call?._text) call._done(new PromError("too_large", `${size(call)} bytes are more than the hub's max_frame_bytes; send less at once${
       call._unknown ? "; the outcome before is unknown" : ""}`));
   }
 
@@ -430,7 +430,8 @@ export class Link {
       if (this._rest()) return;
     }
     const [least, most] = this._options.backoffMs ?? [100, 10_000]; // with jitter, so that clients do not come all at once
-    this._timer("redial", least + Math.random() * Math.min(most, least * 2 ** round), () => void this._dial());
+    this._timer("redial", this._back ? 0 : least + Math.random() * Math.min(most, least * 2 ** round), () => void this._dial());
+    this._back = false;
   }
 
   private _unreached(): PromError {

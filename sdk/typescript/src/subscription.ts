@@ -13,8 +13,6 @@ import type { AckOptions, CursorPosition, EventRecord, NackOptions, ReceivedEven
 
 export type Handler<T = any> = (event: ReceivedEvent<T>, ctx: Delivery<T>) => unknown;
 
-/** Local options: the hub does not know them. */
-const LOCAL = new Set(["ack", "manualAck", "concurrency", "autoExtend", "maxExtendMs", "signal"]);
 /** A tail is paused when so much waits in it. */
 const TAIL_EVENTS = 1_000;
 const TAIL_BYTES = 8 << 20;
@@ -244,8 +242,8 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   }
 
   private _opts(): Record<string, unknown> {
-    const opts: Record<string, unknown> = { batch: true, maxInFlight: this._most };
-    for (const [name, value] of Object.entries(this._options)) if (!LOCAL.has(name)) opts[name] = value;
+    const { ack, manualAck, concurrency, autoExtend, maxExtendMs, signal, ...wire } = this._options; // the first ones are ours
+    const opts: Record<string, unknown> = { batch: true, maxInFlight: this._most, ...wire };
     if (!this.group) Object.assign(opts, this._place._again());
     // The group has a cursor where it stood; this is for topics of a pattern that appeared meanwhile.
     else if (this._known && opts.from !== "snapshot") Object.assign(opts, beginAt("earliest"));
