@@ -15,7 +15,7 @@ PROMETHEAN_BIN="${PROMETHEAN_BIN:-${CARGO_TARGET_DIR:-$PWD/target}/debug/prometh
 CHROMIUM="${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome)}"
 export PROMETHEAN_BIN CHROMIUM
 install sdk/typescript
-(cd sdk/typescript && npx vitest run test/scenarios.test.ts)
+(cd sdk/typescript && npx vitest run test/scenarios.test.ts test/chaos.test.ts)
 install sdk/sibilant
 (cd sdk/sibilant && npm test --silent)
 install e2e/browser

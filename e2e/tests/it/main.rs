@@ -1,6 +1,7 @@
 //! The real binary: what an `OK` promises over `kill -9`, drain, many connections, secrets.
 
 mod backup;
+mod chaos;
 mod connections;
 mod crash;
 mod deploy;
