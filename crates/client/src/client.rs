@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use promethean_event::{EventId, Group, IdMaker, Selector};
 use serde::Serialize;
-use tokio::sync::Semaphore;
 
 use crate::driver::{Command, Topics};
 use crate::mailbox::Mailbox;
 use crate::publish::topic;
+use crate::window::Window;
 use crate::{Builder, Error, Publish, Published, SubscribeOptions, Subscription};
 
 /// The limit of [`Client::close`].
@@ -20,7 +20,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Client {
     mailbox: Mailbox,
-    window: Arc<Semaphore>,
+    window: Window,
     ids: Arc<IdMaker>,
     name: Option<String>,
 }
@@ -37,7 +37,7 @@ impl Client {
         Builder::new(url.into())
     }
 
-    pub(crate) fn new(mailbox: Mailbox, window: Arc<Semaphore>, ids: Arc<IdMaker>, name: Option<String>) -> Self {
+    pub(crate) fn new(mailbox: Mailbox, window: Window, ids: Arc<IdMaker>, name: Option<String>) -> Self {
         Self { mailbox, window, ids, name }
     }
 
@@ -76,8 +76,8 @@ impl Client {
             event.seal(&self.ids, self.name.as_deref())?;
         }
         let ids: Vec<EventId> = events.iter().filter_map(|event| event.options.id).collect();
-        let permit = Arc::clone(&self.window).acquire_owned().await.map_err(|_| Error::Closed)?;
-        let published = self.mailbox.ask(|reply| Command::Publish { topic, events, batch, reply, permit }).await;
+        let room = self.window.room(events.iter().map(|event| event.payload.get().len()).sum()).await;
+        let published = self.mailbox.ask(|reply| Command::Publish { topic, events, batch, reply, room }).await;
         published.map_err(|error| error.of(ids))
     }
 

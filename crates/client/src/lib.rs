@@ -23,7 +23,7 @@
 //! - A token that a source hands out ([`Builder::token_from`]) is renewed before it runs out; the connection stays.
 //! - Subscriptions come back by themselves after a reconnect, and where the hub could not serve them for a while
 //!   (`ack_failed`); so do acks that were under way.
-//! - At most `window` publishes are unconfirmed at a time; the next one waits.
+//! - At most `window` publishes and 64 MiB of payloads are unconfirmed at a time; the next one waits.
 //! - A refusal carries the contract's code, and whether trying again makes sense; a failed batch names all its ids.
 //! - With several addresses ([`Builder::address`]) the next one is tried after each failure.
 //! - A handler that fails and a subscription that ends for good are reported ([`Builder::on_error`]).
@@ -51,6 +51,7 @@ mod settings;
 mod settlement;
 mod subscription;
 mod token;
+mod window;
 mod wire;
 
 pub use client::Client;

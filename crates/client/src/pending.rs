@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use promethean_event::frame::{Done, Refusal, ask};
 use promethean_event::{Code, Group, Topic};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::driver::Topics;
 use crate::settlement::Settlement;
+use crate::window::Room;
 use crate::wire::text;
 use crate::{Error, Publish, Published};
 
@@ -29,7 +30,7 @@ pub(crate) struct Unconfirmed {
     /// Its frame's size.
     bytes: usize,
     /// Its place in the window.
-    _permit: OwnedSemaphorePermit,
+    _room: Room,
 }
 
 impl Unconfirmed {
@@ -38,9 +39,9 @@ impl Unconfirmed {
         events: Vec<Publish>,
         batch: bool,
         reply: Reply<Vec<Published>>,
-        permit: OwnedSemaphorePermit,
+        room: Room,
     ) -> Self {
-        Self { topic, events, batch, reply, resent: false, uncertain: false, bytes: 0, _permit: permit }
+        Self { topic, events, batch, reply, resent: false, uncertain: false, bytes: 0, _room: room }
     }
 
     pub(crate) fn frame(&self, corr: u64) -> Message {

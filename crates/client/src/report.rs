@@ -54,9 +54,11 @@ impl fmt::Display for Report<'_> {
     }
 }
 
+type Callback = dyn Fn(Report<'_>) + Send + Sync;
+
 /// The callback that takes reports. Without one, they go to standard error, those of connections to the log.
 #[derive(Clone, Default)]
-pub(crate) struct Reporter(Option<Arc<dyn Fn(Report<'_>) + Send + Sync>>);
+pub(crate) struct Reporter(Option<Arc<Callback>>);
 
 impl Reporter {
     pub(crate) fn new(report: impl Fn(Report<'_>) + Send + Sync + 'static) -> Self {

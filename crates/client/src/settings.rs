@@ -11,6 +11,7 @@ use crate::driver::Driver;
 use crate::mailbox::Mailbox;
 use crate::report::Reporter;
 use crate::token::Token;
+use crate::window::Window;
 use crate::wire::Connected;
 use crate::{Client, Error, Link, Report, wire};
 
@@ -126,7 +127,8 @@ impl Builder {
         self
     }
 
-    /// Most publishes that wait for their confirmation at a time; 1,024 unless said.
+    /// Most publishes that wait for their confirmation at a time, 1,024 unless said; their payloads have 64 MiB at most, a larger
+    /// one goes alone.
     #[must_use]
     pub fn window(mut self, publishes: usize) -> Self {
         self.settings.window = publishes.clamp(1, Semaphore::MAX_PERMITS);
@@ -189,7 +191,7 @@ impl Builder {
     pub async fn connect(self) -> Result<Client, Error> {
         let first = self.settings.first(0).await?;
         let (mailbox, inbox, shared) = Mailbox::open(self.settings.reporter.clone());
-        let window = Arc::new(Semaphore::new(self.settings.window));
+        let window = Window::new(self.settings.window);
         let name = self.settings.name.clone();
         tokio::spawn(Driver::new(self.settings, inbox, shared).run(first));
         Ok(Client::new(mailbox, window, Arc::new(IdMaker::new()), name))

@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 
 use promethean_event::frame::ask;
 use promethean_event::{Code, EventId, From, Selector, Topic};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::leave::Wanted;
@@ -15,6 +14,7 @@ use crate::pending::{Ask, Reply, Unconfirmed};
 use crate::queue::{PAUSE_BYTES, queue};
 use crate::settlement::{How, Settlement};
 use crate::subscription::PAUSE_AT;
+use crate::window::Room;
 use crate::{Error, Publish, Published, Subscription};
 
 /// What a handle asks of the driver.
@@ -24,7 +24,7 @@ pub(crate) enum Command {
         events: Vec<Publish>,
         batch: bool,
         reply: Reply<Vec<Published>>,
-        permit: OwnedSemaphorePermit,
+        room: Room,
     },
     Subscribe {
         topics: Topics,
@@ -64,8 +64,8 @@ impl Driver {
             match command {
                 // Dropped without an answer: their callers find that the client ends.
                 Command::Publish { .. } | Command::Subscribe { .. } if self.closing.is_some() => {}
-                Command::Publish { topic, events, batch, reply, permit } => {
-                    let unconfirmed = Unconfirmed::new(topic, events, batch, reply, permit);
+                Command::Publish { topic, events, batch, reply, room } => {
+                    let unconfirmed = Unconfirmed::new(topic, events, batch, reply, room);
                     let frame = self.pending.publish(unconfirmed);
                     self.outgoing.push_back(frame);
                 }

@@ -109,10 +109,13 @@ impl Caller {
 
     async fn subscribe(&self, client: &Client, topic: &str, group: Option<&str>, options: &Value) -> Result<(), Error> {
         let number = |name: &str| options[name].as_u64();
-        let mut wanted = SubscribeOptions::default();
-        wanted.concurrency = number("concurrency").map(|n| n as usize);
-        wanted.max_in_flight = number("maxInFlight").map_or(wanted.max_in_flight, |n| n as usize);
-        wanted.ack_timeout = number("ackTimeoutMs").map_or(wanted.ack_timeout, Duration::from_millis);
+        let default = SubscribeOptions::default();
+        let wanted = SubscribeOptions {
+            concurrency: number("concurrency").map(|n| n as usize),
+            max_in_flight: number("maxInFlight").map_or(default.max_in_flight, |n| n as usize),
+            ack_timeout: number("ackTimeoutMs").map_or(default.ack_timeout, Duration::from_millis),
+            ..default
+        };
         let started = self.started.clone();
         let handler = move |event: String, attempt: u32| {
             let (end, ended) = oneshot::channel();
