@@ -91,7 +91,7 @@ export class PromClient<M extends TopicMap = AnyTopics> implements AsyncDisposab
   private _one(topic: string, fields: object, text: string | undefined, { signal, timeoutMs, ...opts }: PublishOptions = {}): Promise<Published> {
     opts.id ??= uuidv7();
     return this._publish({ op: "PUBLISH", topic, ...fields, opts }, { signal, timeoutMs }, [opts.id],
-      ({ id, seq, duplicate }) => (duplicate ? { id, seq, duplicate } : { id, seq }), text);
+      ({ id, seq, duplicate }) => ({ id, seq, ...(duplicate && { duplicate }) }), text);
   }
 
   /** Publishes all or none, in this order. */

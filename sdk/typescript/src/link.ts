@@ -98,7 +98,7 @@ export class Link {
         reject(this._unreached());
       }, limit);
       const waiter = (error?: Error) => {
-        clearTimeout(timer || undefined);
+        clearTimeout(timer as Timer);
         error ? reject(error) : resolve();
       };
       this._waiters.add(waiter);
@@ -153,7 +153,7 @@ export class Link {
     const call: Call = {
       _corr: corr, _publish: publish, _text,
       _done: (error, answer) => {
-        clearTimeout(timer || undefined);
+        clearTimeout(timer as Timer);
         signal?.removeEventListener("abort", abort);
         if (this._calls.delete(corr)) publish && this._flying--;
         else this._queue = this._queue.filter((other) => other !== call);
@@ -276,7 +276,7 @@ export class Link {
       socket.onclose = ({ code, reason }) => lost(`closed with ${code}${reason ? ` ${reason}` : ""}`, code === 1009);
       // Node's own WebSocket tells of a refused connection by an error alone.
       socket.onerror = (event) => {
-        this._cause = event?.error ?? event?.message ?? "socket error";
+        this._cause = event.error ?? event.message ?? "socket error";
         if (this._state !== "open") lost(textOf(this._cause));
       };
       socket.onopen = () => this._greet(secret);
@@ -284,8 +284,7 @@ export class Link {
     } catch (error) {
       if (mine !== this._dials) return;
       if (error instanceof PromError) return this._fatal(error); // no WebSocket, or the token callback gave up
-      this._cause = error;
-      this._lost(undefined, textOf(error), false, true);
+      this._lost(undefined, textOf(this._cause = error), false, true);
     }
   }
 
@@ -309,7 +308,7 @@ export class Link {
       this._settle();
       this._told("open");
     });
-    this._socket!.send(JSON.stringify(secret === undefined ? { op: "PING", corr } : { op: "AUTH", token: secret, corr }));
+    this._socket!.send(JSON.stringify({ op: secret === undefined ? "PING" : "AUTH", token: secret, corr }));
   }
 
   /**
@@ -368,7 +367,7 @@ export class Link {
     // Sent twice: that it was there already says no more than that the first try had arrived.
     if (call?._resent) frame.duplicate = frame.duplicates = undefined;
     if (frame.op === "OK") {
-      for (const warning of frame.warnings ?? []) this._report(new PromError("bad_request", warning), undefined, true);
+      frame.warnings?.forEach((warning: string) => this._report(new PromError("bad_request", warning), undefined, true));
       return call?._done(undefined, frame);
     }
     if (frame.op !== "ERR") return this._listener._frame(frame, text);

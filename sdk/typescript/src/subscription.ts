@@ -18,8 +18,8 @@ const TAIL_EVENTS = 1_000;
 const TAIL_BYTES = 8 << 20;
 /** Events asked for where a loop takes one at a time: enough that a quick one does not wait for the hub. */
 const LOOP_EVENTS = 10;
-/** Half of a character: the hub takes no JSON with one. */
-const LONE = /[\ud800-\udfff]/gu;
+/** Replaces halves of characters: the hub takes no JSON with one. */
+interface WellFormed { toWellFormed(): string }
 
 /** Handlers that are in their synchronous part: a call from there must not wait for them. */
 let inside = 0;
@@ -181,7 +181,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   /** @internal The hub has ended it: for good, or because it cannot serve it at the moment. */
   _end(error: PromError): void {
-    if (!["ack_failed", "rate_limited"].includes(error.code)) return this._fail(error);
+    if (error.code !== "ack_failed" && error.code !== "rate_limited") return this._fail(error);
     // Its OK may have come in the same turn, and not be seen yet.
     void this._asking?.then(() => this._live && this._again(error));
   }
@@ -388,7 +388,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     this._active.delete(id);
     if (!this._live) return; // the hub gives it back by itself
     try {
-      await this._answers._add("NACK", id, lease, { reason: reason?.replace(LONE, "\ufffd"), delay_ms: delayMs, release });
+      await this._answers._add("NACK", id, lease, { reason: (reason as WellFormed | undefined)?.toWellFormed(), delay_ms: delayMs, release });
     } catch (error) {
       // Both mean that it will be delivered again, which is all a nack wants.
       if (!["disconnected", "lease_lost"].includes((error as PromError).code)) throw error;
