@@ -60,11 +60,15 @@ async fn what_retention_hid_stays_hidden_and_uncounted_after_a_restart() {
     assert!(found[0].is_none() && found[1].is_some());
     let page = log.keys(&topic("t"), None, 100).await.expect("paged");
     assert_eq!((page.items.len(), page.more), (50, false), "keys of hidden events are gone");
-    // Their segment goes once all of it is hidden.
-    append(&log, &vec![event("t"); 50]).await;
+    // Their segment goes once all of it is hidden, and it was large enough for a file.
+    let large = event("t").payload(format!("\"{}\"", "x".repeat(2_000)));
+    for events in [vec![large; 40], vec![event("t"); 50]] {
+        append(&log, &events).await;
+        log.maintain(NOW).await.expect("maintained");
+    }
     log.maintain(NOW).await.expect("maintained");
-    log.maintain(NOW).await.expect("maintained");
-    assert_eq!(seqs(&log, "t").await, (501..=550).collect::<Vec<_>>());
+    let left = seqs(&log, "t").await;
+    assert!((50..=62).contains(&left.len()) && left.last() == Some(&590), "{left:?}");
     let first = std::path::Path::new("/data/topics/1/000000000000000001.seg");
     assert!(!disk.files().iter().any(|(path, _)| path == first));
     log.close().await.expect("closed");
@@ -115,7 +119,8 @@ async fn a_disk_that_is_smaller_than_the_journal_is_emptied_by_retention() {
     }
     let info = log.info(&topic("t")).await.expect("known").expect("exists");
     log.maintain(NOW).await.expect("maintained");
-    assert_eq!(seqs(&log, "t").await, (info.last_seq - 99..=info.last_seq).collect::<Vec<_>>());
+    let left = seqs(&log, "t").await;
+    assert!((100..=125).contains(&left.len()) && left.last() == Some(&info.last_seq), "{} events", left.len());
     log.close().await.expect("closed");
     let log = Log::open(options).expect("opens");
     assert_eq!(seqs(&log, "t").await.last(), Some(&info.last_seq));

@@ -22,6 +22,7 @@ mod query;
 mod shared;
 mod stats;
 mod store;
+mod tiers;
 #[cfg(feature = "suite")]
 pub mod torture;
 mod upkeep;

@@ -85,6 +85,8 @@ pub struct Options {
     pub maintenance: Option<Duration>,
     /// How long compaction waits for a reader that holds a pin.
     pub pin_for: Duration,
+    /// How long a snapshot may keep one view of the index; then a round of maintenance takes it away.
+    pub view_for: Duration,
     /// Most topics; over it, an event of a new topic is refused.
     pub max_topics: usize,
     /// Most groups over all topics; over it, a new one is refused.
@@ -113,6 +115,7 @@ impl Options {
             index_check_bytes: 64 << 20,
             maintenance: Some(Duration::from_secs(60)),
             pin_for: crate::pins::LONGEST,
+            view_for: Duration::from_secs(30),
             max_topics: 100_000,
             max_groups: 1_000_000,
             open_files: 512,

@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -24,6 +24,7 @@ use crate::log::flush::manifest::{Manifest, TopicEntry};
 use crate::log::flush::segment::{Meta, Segment};
 use crate::log::memtable::TopicState;
 use crate::log::options::Options;
+use crate::log::query::keys::Reading;
 use crate::log::stats::Counters;
 use crate::log::upkeep::room::Room;
 use crate::pins::Pins;
@@ -64,6 +65,8 @@ pub(super) struct Shared {
     pub(super) counters: Counters,
     pub(super) room: Room,
     pub(super) pins: Pins,
+    /// Snapshots that are being read.
+    pub(super) snapshots: Mutex<Vec<Weak<Mutex<Reading>>>>,
 }
 
 /// An event and where it is.
@@ -76,6 +79,14 @@ pub(super) struct Compacted {
     pub(super) until: Seq,
     /// A pin kept events that it would have removed.
     pub(super) pinned: bool,
+}
+
+impl Compacted {
+    /// The compactions of the process before, as far as these segments show them: rewritten ones have a generation.
+    pub(super) fn before(segments: &[Meta]) -> Self {
+        let rewritten = segments.iter().rev().find(|meta| meta.generation > 0);
+        Self { until: rewritten.map_or(0, |meta| meta.last_seq), pinned: false }
+    }
 }
 
 /// The journal files that wait to be flushed.
@@ -185,6 +196,7 @@ impl Shared {
             counters: Counters::default(),
             room: Room::default(),
             pins: Pins::default(),
+            snapshots: Mutex::default(),
         }
     }
 

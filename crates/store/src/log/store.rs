@@ -200,7 +200,10 @@ impl EventLog for Log {
         };
         Box::pin(async move {
             let retained = blocking(&self.shared, move |shared| {
-                shared.retain_where_low(now).map_err(|trouble| failed(shared, trouble))
+                if !shared.room.is_low() {
+                    return Ok(());
+                }
+                shared.retain_now(now).map_err(|trouble| failed(shared, trouble))
             });
             retained.await?;
             self.ask(|reply| Request::Rotate { reply }).await?;

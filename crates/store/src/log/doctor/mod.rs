@@ -12,6 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use serde::Serialize;
 use crate::log::commit::codec::Reader;
 use crate::log::commit::entry::Entry;
 use crate::log::commit::journal;
-use crate::log::disk::{Disk, Real, read_all, read_around};
+use crate::log::disk::{Disk, File, Mode, Real, read_all, read_around};
 use crate::log::flush::ids::Table;
 use crate::log::flush::index::Index;
 use crate::log::flush::manifest::{Manifest, TopicEntry};
@@ -360,12 +361,11 @@ fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut R
             }
         }
     }
-    // Opening may repair, so a copy in memory is looked at, never the file.
     let path = dir.join(crate::log::flush::index::NAME);
-    let bytes = read_all(disk, &path).map_err(|error| error.to_string());
-    let seen = bytes.as_ref().ok().map(|bytes| crc32fast::hash(bytes));
-    let flushed = bytes.and_then(|bytes| Index::check(bytes).map_err(|error| error.to_string()));
-    match flushed {
+    let opened = disk.open(&path, Mode::Read).and_then(|file| Ok((checksum(&*file)?, file)));
+    let seen = opened.as_ref().ok().map(|(seen, _)| *seen);
+    let flushed = opened.map_err(|error| error.to_string());
+    match flushed.and_then(|(_, file)| Index::check(&file).map_err(|error| error.to_string())) {
         Err(what) => report.found(&path, 0, what, true),
         Ok(flushed) if flushed.unwrap_or(0) < manifest.flushed => {
             let flushed = flushed.unwrap_or(0);
@@ -375,6 +375,20 @@ fn check_caches(disk: &dyn Disk, dir: &Path, manifest: &Manifest, report: &mut R
         Ok(_) => {}
     }
     seen
+}
+
+/// The checksum of a file's bytes, which are read a part at a time.
+fn checksum(file: &dyn File) -> io::Result<u32> {
+    const PART: u64 = 1 << 20;
+    let (len, mut at, mut hash) = (file.len()?, 0, crc32fast::Hasher::new());
+    let mut part = Vec::new();
+    while at < len {
+        part.resize(usize::try_from(PART.min(len - at)).map_err(io::Error::other)?, 0);
+        file.read_at(at, &mut part)?;
+        hash.update(&part);
+        at += part.len() as u64;
+    }
+    Ok(hash.finalize())
 }
 
 /// Makes the index and the id tables anew from the segments.

@@ -1,4 +1,4 @@
-//! Where ids are: of unflushed events in memory, of flushed ones in sorted tables, one for each flush.
+//! Where ids are: of unflushed events in memory, of flushed ones in sorted tables. A flush adds one, upkeep merges them.
 //!
 //! Ids that the hub made go up with time, so tables hardly overlap and a lookup touches one or two of them; within a
 //! table it is a binary search over pages. Ids that clients made may be anything and are in the redb index instead.
@@ -27,7 +27,7 @@ use crate::log::flush::segment::{damaged, failed};
 use crate::{Error, Result};
 
 const ENTRY: usize = 28;
-const ENTRIES: usize = 146;
+pub(in crate::log) const ENTRIES: usize = 146;
 const PAGE: usize = 4096;
 /// How much of a table is written with one call.
 const CHUNK: usize = 128 * PAGE;
@@ -261,6 +261,15 @@ impl Table {
             return Err(self.found(offset, "a page of ids does not have its checksum"));
         }
         Ok(page)
+    }
+
+    /// The ids of a page, ascending.
+    pub(in crate::log) fn page_of_ids(&self, index: u64) -> Result<Sorted> {
+        let page = self.page(index)?;
+        let entries = page[..ENTRIES * ENTRY].as_chunks::<ENTRY>().0.iter();
+        let used = entries.take_while(|entry| u32_at(*entry, 16) != u32::MAX);
+        let id = |entry: &[u8; ENTRY]| EventId::from_bytes(std::array::from_fn(|at| entry[at]));
+        Ok(used.map(|entry| (id(entry), (u32_at(entry, 16), u64_at(entry, 20)))).collect())
     }
 
     pub(in crate::log) fn get(&self, id: EventId) -> Result<Option<At>> {

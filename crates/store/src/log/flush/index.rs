@@ -20,6 +20,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefin
 
 use crate::log::disk::{Disk, File, Mode};
 use crate::log::flush::ids::At;
+use crate::log::flush::overlay::Overlay;
 use crate::log::shared::is_full;
 use crate::{Error, Result};
 
@@ -31,6 +32,8 @@ const KEYS: TableDefinition<'static, &[u8], u64> = TableDefinition::new("keys");
 const IDS: TableDefinition<'static, u128, (u32, u64)> = TableDefinition::new("ids");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 const FLUSHED: &str = "settled";
+/// Bytes of an index that are in memory while it is checked.
+const CHECK_CACHE: usize = 8 << 20;
 /// In `meta`, with a topic's number after it: the index was made without some of the topic's events.
 const HOLE: &str = "hole.";
 
@@ -178,18 +181,16 @@ impl Index {
         Ok(())
     }
 
-    /// Checks the bytes of an index file; the journal file up to which it is complete.
-    pub(in crate::log) fn check(bytes: Vec<u8>) -> Result<Option<u64>> {
-        let checked = catch_unwind(|| {
-            let backend = redb::backends::InMemoryBackend::new();
-            backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, &bytes))?;
-            drop(bytes);
-            let mut db = Database::builder().create_with_backend(backend)?;
+    /// Checks an index file without a change to it. Returns the journal file up to which it is complete.
+    pub(in crate::log) fn check(file: &Arc<dyn File>) -> Result<Option<u64>> {
+        let checked = catch_unwind(AssertUnwindSafe(|| {
+            let backend = Overlay::new(file.clone())?;
+            let mut db = Database::builder().set_cache_size(CHECK_CACHE).create_with_backend(backend)?;
             if !db.check_integrity()? {
                 return Ok(None);
             }
             flushed(&db).map(Some)
-        });
+        }));
         match checked {
             Ok(Ok(Some(flushed))) => Ok(flushed),
             Ok(Ok(None)) => Err(Error::Damaged("its checksums are wrong".to_owned())),

@@ -7,6 +7,7 @@
 pub(super) mod ids;
 pub(super) mod index;
 pub(super) mod manifest;
+mod overlay;
 pub(super) mod segment;
 
 use std::collections::HashMap;

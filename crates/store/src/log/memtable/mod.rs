@@ -4,6 +4,8 @@
 //! held for moments only, never over I/O. A generation is the topic's part of one journal file; it is not changed any
 //! more once a younger one exists.
 
+pub(in crate::log) mod ordered;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,9 +18,9 @@ use promethean_event::{Event, EventId, Group, Millis, Seq, Topic};
 use tokio::sync::watch;
 
 use crate::log::commit::codec::Held;
-use crate::log::flush::index::Latest;
 use crate::log::flush::manifest::{Saved, TopicEntry};
 use crate::log::flush::segment::Meta;
+use crate::log::memtable::ordered::Ordered;
 use crate::{EventSettings, ReadMax, Tail, TopicSettings};
 
 /// Events share one entry in `maxima`, so that a search by time skips them together.
@@ -109,6 +111,7 @@ pub(in crate::log) struct Generation {
     /// The latest event of each key among the first `keyed` events. Looking a key up costs a publisher more than all
     /// else that happens to its event in memory, so it is done for [`MANY`] of them together, or when somebody asks.
     keys: HashMap<Bytes, Seq, RandomState>,
+    ordered: Ordered,
     /// The first so many events are before the topic's `first_seq`, with so many bytes.
     hidden: (usize, u64),
 }
@@ -280,6 +283,7 @@ impl Inner {
                 first: self.last_seq + 1,
                 maxima: Vec::new(),
                 keys: HashMap::default(),
+                ordered: Ordered::default(),
                 hidden: (0, 0),
             });
         }
@@ -387,20 +391,6 @@ impl Inner {
     /// The latest unflushed event of a key, as far as the keys are taken in.
     pub(in crate::log) fn latest(&self, key: &[u8]) -> Option<Seq> {
         self.generations().rev().find_map(|generation| generation.keys.get(key).copied())
-    }
-
-    /// The latest unflushed event of every key after `after`, by key, as far as the keys are taken in.
-    pub(in crate::log) fn keys_after(&self, after: Option<&[u8]>) -> Vec<(Bytes, Latest)> {
-        let mut all = Vec::new();
-        for generation in self.generations().rev() {
-            let wanted = generation.keys.iter().filter(|(key, _)| after.is_none_or(|after| &key[..] > after));
-            all.extend(wanted.map(|(key, seq)| (key.clone(), *seq)));
-        }
-        // Of one key in several generations, the youngest comes first.
-        all.sort_by(|(one, a), (two, b)| one.cmp(two).then(b.cmp(a)));
-        all.dedup_by(|(next, _), (first, _)| next == first);
-        let latest = |seq| Latest { seq, tombstone: self.held(seq).is_none_or(Held::is_tombstone) };
-        all.into_iter().map(|(key, seq)| (key, latest(seq))).collect()
     }
 
     /// The events of journal files up to `journal` are in `segments` now. Drop the result outside of the lock.

@@ -11,7 +11,7 @@ use promethean_event::{EventId, Seq};
 
 use crate::Error;
 use crate::log::commit::codec::Held;
-use crate::log::disk::read_all;
+use crate::log::disk::Mode;
 use crate::log::flush::ids::{self, At, Table, TableMeta};
 use crate::log::flush::index::{self, Additions, Index, Latest};
 use crate::log::flush::manifest::Manifest;
@@ -62,8 +62,8 @@ fn check_index(options: &Options, manifest: &Manifest, flushed_any: bool) -> Res
     let path = dir.join(index::NAME);
     // redb looks at checksums only when it is asked to: a flipped bit could make it say that something is not there.
     if disk.len(&path).is_ok_and(|len| len <= options.index_check_bytes) {
-        let bytes = read_all(&**disk, &path).map_err(|error| Error::Damaged(error.to_string()))?;
-        Index::check(bytes)?;
+        let file = disk.open(&path, Mode::Read).map_err(|error| Error::Damaged(error.to_string()))?;
+        Index::check(&file)?;
     }
     let index = Index::open(disk, dir, options.index_cache_bytes)?;
     match index.flushed()? {

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use promethean_event::{Event, Group, Topic};
+use promethean_event::{Event, EventId, Group, Millis, Topic};
 
 use crate::GroupState;
 use crate::backup::{Reader, Record, TopicHead, Totals, Unreadable};
@@ -82,6 +82,15 @@ pub fn restore(from: impl Read, to: &Path) -> Result<Totals, RestoreError> {
     Ok(totals)
 }
 
+/// True if the id has the form and the time of one that the hub made. A backup does not say who made it; a client's id of
+/// that form is found in the tables as well, because it goes up with time.
+fn is_of_hub(id: EventId, appended: Millis) -> bool {
+    const NEAR: u64 = 60_000;
+    let bits = u128::from_be_bytes(*id.as_bytes());
+    let millis = u64::try_from(bits >> 80).unwrap_or(u64::MAX);
+    (bits >> 76) & 0xf == 7 && millis.abs_diff(appended.0) <= NEAR
+}
+
 /// A topic whose events are being written.
 struct Filling {
     number: u32,
@@ -109,9 +118,9 @@ impl Filling {
                 self.writer.insert(Writer::create(disk, dir, topic, event.seq, 0, form)?)
             }
         };
-        // Who made an id is not in a backup: found in the index of clients' ids, every one of them is.
         let Event { id, seq, ts, appended, spans, body, .. } = event;
-        writer.push(seq, &Held { id, ts, appended, spans, client: true, body })
+        let client = !is_of_hub(id, appended);
+        writer.push(seq, &Held { id, ts, appended, spans, client, body })
     }
 
     fn close(&mut self) -> io::Result<()> {

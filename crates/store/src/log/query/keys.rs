@@ -1,6 +1,8 @@
 //! The latest event of each key: the index, with the unflushed events laid over it.
 
-use std::sync::Arc;
+use std::cmp::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -8,6 +10,7 @@ use promethean_event::{Event, Seq};
 
 use crate::log::flush::index::{Latest, View};
 use crate::log::memtable::TopicState;
+use crate::log::memtable::ordered::Recent;
 use crate::log::shared::Shared;
 use crate::{KeySnapshot, Page, Pending, Result};
 
@@ -42,33 +45,34 @@ impl Shared {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Page<Event>> {
-        let (view, recent) = self.key_view(topic, after.map(str::as_bytes))?;
-        let last = after.map(|after| Bytes::copy_from_slice(after.as_bytes()));
-        let mut merged = Merged { topic: topic.clone(), view, recent, last, ahead: Vec::new(), drained: false };
-        let mut items = merged.events(self, limit.saturating_add(1))?;
+        let (recent, view) = topic.ordered(|_| self.view());
+        let mut merged = Merged::new(topic, recent, Seq::MAX);
+        if let Some(after) = after {
+            merged.skip(after.as_bytes());
+        }
+        let mut items = merged.events(self, &view?, limit.saturating_add(1))?;
         let more = items.len() > limit;
         items.truncate(limit);
         Ok(Page { items, more })
     }
 
-    /// A view of the index and the keys that it does not have yet, of one moment; the keys last first.
-    fn key_view(&self, topic: &TopicState, after: Option<&[u8]>) -> Result<(View, Vec<(Bytes, Latest)>)> {
+    pub(in crate::log) fn key_snapshot(self: &Arc<Self>, topic: &Arc<TopicState>) -> Result<Box<dyn KeySnapshot>> {
         // Under the topic's lock nothing can leave the memory between the two.
-        let inner = topic.keyed();
-        let view = self.view()?;
-        let mut recent = inner.keys_after(after);
-        drop(inner);
-        recent.reverse();
-        Ok((view, recent))
+        let (recent, (view, cut)) = topic.ordered(|inner| (self.view(), inner.last_seq));
+        let reading = Reading { merged: Merged::new(topic, recent, cut), view: Some((view?, Instant::now())) };
+        let reading = Arc::new(Mutex::new(reading));
+        let mut readers = self.snapshots.lock();
+        readers.retain(|reading| reading.strong_count() > 0);
+        readers.push(Arc::downgrade(&reading));
+        Ok(Box::new(Snapshot { shared: self.clone(), cut, reading }))
     }
 
-    pub(in crate::log) fn key_snapshot(self: &Arc<Self>, topic: &Arc<TopicState>) -> Result<Box<dyn KeySnapshot>> {
-        let inner = topic.keyed();
-        let (view, mut recent, cut) = (self.view()?, inner.keys_after(None), inner.last_seq);
-        drop(inner);
-        recent.reverse();
-        let merged = Merged { topic: topic.clone(), view, recent, last: None, ahead: Vec::new(), drained: false };
-        Ok(Box::new(Snapshot { shared: self.clone(), cut, merged: Arc::new(Mutex::new(merged)) }))
+    /// Gives up the views of the index that snapshots have had for long: the index grows while one is held.
+    pub(in crate::log) fn release_views(&self) {
+        let readers: Vec<_> = self.snapshots.lock().iter().filter_map(Weak::upgrade).collect();
+        for mut reading in readers.iter().filter_map(|reading| reading.try_lock()) {
+            reading.view.take_if(|(_, since)| since.elapsed() >= self.options.view_for);
+        }
     }
 }
 
@@ -78,9 +82,10 @@ const COUNTED: usize = 1_024;
 /// Keys of the index and of memory in one order.
 struct Merged {
     topic: Arc<TopicState>,
-    view: View,
-    /// Keys in memory, last first.
-    recent: Vec<(Bytes, Latest)>,
+    /// Keys in memory.
+    recent: Recent,
+    /// Events after this one are not part of it.
+    cut: Seq,
     /// The last key that was read from the index, or where to start.
     last: Option<Bytes>,
     /// Keys of the index that were read and not used, last first.
@@ -90,72 +95,71 @@ struct Merged {
 }
 
 impl Merged {
-    fn next(&mut self, batch: usize) -> Result<Option<Seq>> {
+    fn new(topic: &Arc<TopicState>, recent: Recent, cut: Seq) -> Self {
+        Self { topic: topic.clone(), recent, cut, last: None, ahead: Vec::new(), drained: false }
+    }
+
+    fn next(&mut self, view: &View, batch: usize) -> Result<Option<Seq>> {
         loop {
             if self.ahead.is_empty() && !self.drained {
-                self.ahead = self.view.keys_after(self.topic.number, self.last.as_deref(), batch)?;
+                self.ahead = view.keys_after(self.topic.number, self.last.as_deref(), batch)?;
                 self.drained = self.ahead.len() < batch;
                 self.last = self.ahead.last().map(|(key, _)| key.clone()).or(self.last.take());
                 self.ahead.reverse();
             }
-            let latest = match (self.ahead.last(), self.recent.last()) {
+            let order = match (self.ahead.last(), self.recent.peek()) {
                 (None, None) => return Ok(None),
-                (Some(_), None) => self.ahead.pop(),
-                (None, Some(_)) => self.recent.pop(),
-                (Some((flushed, _)), Some((recent, _))) => match flushed.cmp(recent) {
-                    std::cmp::Ordering::Less => self.ahead.pop(),
-                    std::cmp::Ordering::Greater => self.recent.pop(),
-                    std::cmp::Ordering::Equal => {
-                        self.ahead.pop();
-                        self.recent.pop()
-                    }
-                },
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((flushed, _)), Some((recent, _))) => flushed.cmp(recent),
             };
-            if let Some((_, latest)) = latest.filter(|(_, latest)| !latest.tombstone) {
+            // Of equal keys, the event in memory is the later one.
+            let flushed = if order == Ordering::Greater { None } else { self.ahead.pop() };
+            let recent = if order == Ordering::Less { None } else { self.recent.pop() };
+            if let Some((_, latest)) = recent.or(flushed).filter(|(_, latest)| self.is_live(*latest)) {
                 return Ok(Some(latest.seq));
             }
         }
     }
 
+    /// True if the key has an event. One that is later than the cut is in the live part: a view that was renewed has it.
+    fn is_live(&self, latest: Latest) -> bool {
+        !latest.tombstone && latest.seq <= self.cut
+    }
+
     /// Leaves out the keys up to `key`.
     fn skip(&mut self, key: &[u8]) {
-        self.recent.retain(|(recent, _)| &recent[..] > key);
+        self.recent.skip(key);
         self.last = Some(Bytes::copy_from_slice(key));
         self.ahead.clear();
+        self.drained = false;
     }
 
     /// Counts the live keys that are still to come.
-    fn count(&self) -> Result<u64> {
-        let mut recent = self.recent.iter().rev().peekable();
-        let (mut count, mut ahead, mut drained) = (0, self.ahead.clone(), self.drained);
-        let mut last = self.last.clone();
-        ahead.reverse();
-        loop {
-            for (key, latest) in &ahead {
-                // Of a key that has a newer event in memory, that one counts.
-                while let Some((_, newer)) = recent.next_if(|(newer, _)| newer < key) {
-                    count += u64::from(!newer.tombstone);
-                }
-                let newest = recent.next_if(|(newer, _)| newer == key).map_or(latest, |(_, newer)| newer);
-                count += u64::from(!newest.tombstone);
-            }
-            if drained {
-                return Ok(count + recent.filter(|(_, newer)| !newer.tombstone).count() as u64);
-            }
-            ahead = self.view.keys_after(self.topic.number, last.as_deref(), COUNTED)?;
-            drained = ahead.len() < COUNTED;
-            last = ahead.last().map(|(key, _)| key.clone()).or(last);
+    fn count(&self, view: &View) -> Result<u64> {
+        let mut rest = Self {
+            topic: self.topic.clone(),
+            recent: self.recent.clone(),
+            cut: self.cut,
+            last: self.last.clone(),
+            ahead: self.ahead.clone(),
+            drained: self.drained,
+        };
+        let mut count = 0;
+        while rest.next(view, COUNTED)?.is_some() {
+            count += 1;
         }
+        Ok(count)
     }
 
     /// At most `max` events of the next live keys; fewer only at the end.
-    fn events(&mut self, shared: &Shared, max: usize) -> Result<Vec<Event>> {
+    fn events(&mut self, shared: &Shared, view: &View, max: usize) -> Result<Vec<Event>> {
         let mut events = Vec::new();
         while events.len() < max {
             let want = (max - events.len()).min(1024);
             let mut seqs = Vec::with_capacity(want);
             while seqs.len() < want
-                && let Some(seq) = self.next(want.max(64))?
+                && let Some(seq) = self.next(view, want.max(64))?
             {
                 seqs.push(seq);
             }
@@ -175,7 +179,30 @@ impl Merged {
 struct Snapshot {
     shared: Arc<Shared>,
     cut: Seq,
-    merged: Arc<Mutex<Merged>>,
+    reading: Arc<Mutex<Reading>>,
+}
+
+/// The place of a snapshot.
+pub(in crate::log) struct Reading {
+    merged: Merged,
+    /// A view of the index and its age. `None` once it was held for long: the next read takes another.
+    view: Option<(View, Instant)>,
+}
+
+impl std::fmt::Debug for Reading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reading")
+    }
+}
+
+impl Reading {
+    fn with<T>(&mut self, shared: &Shared, read: impl FnOnce(&mut Merged, &View) -> Result<T>) -> Result<T> {
+        let view = match &mut self.view {
+            Some((view, _)) => view,
+            none => &mut none.insert((shared.view()?, Instant::now())).0,
+        };
+        read(&mut self.merged, view)
+    }
 }
 
 impl KeySnapshot for Snapshot {
@@ -184,16 +211,18 @@ impl KeySnapshot for Snapshot {
     }
 
     fn begin_after(&mut self, key: &str) {
-        self.merged.lock().skip(key.as_bytes());
+        self.reading.lock().merged.skip(key.as_bytes());
     }
 
     fn left(&mut self) -> Pending<'_, u64> {
-        let merged = self.merged.clone();
-        crate::log::blocking(&self.shared, move |_| merged.lock().count())
+        let reading = self.reading.clone();
+        crate::log::blocking(&self.shared, move |shared| reading.lock().with(shared, |merged, view| merged.count(view)))
     }
 
     fn next(&mut self, max: usize) -> Pending<'_, Vec<Event>> {
-        let merged = self.merged.clone();
-        crate::log::blocking(&self.shared, move |shared| merged.lock().events(shared, max))
+        let reading = self.reading.clone();
+        crate::log::blocking(&self.shared, move |shared| {
+            reading.lock().with(shared, |merged, view| merged.events(shared, view, max))
+        })
     }
 }

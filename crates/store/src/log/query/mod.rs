@@ -1,4 +1,4 @@
 //! Reads: ranges of a topic by seq, and the latest event of each key.
 
-mod keys;
+pub(in crate::log) mod keys;
 mod read;

@@ -5,11 +5,10 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use promethean_event::{Millis, Seq};
+use promethean_event::Millis;
 
 use crate::log::flush::Trouble;
 use crate::log::flush::segment::{Segment, topic_dir};
@@ -27,6 +26,7 @@ impl Shared {
         if !self.swept.swap(true, Ordering::AcqRel) {
             self.sweep()?;
         }
+        self.release_views();
         let topics = self.topics.read().by_number.clone();
         let (dropped, mut trouble) = self.retain(&topics, now);
         for topic in &topics {
@@ -37,7 +37,8 @@ impl Shared {
                 let last = inner.segments.last().map_or(0, |last| last.last_seq);
                 (last, inner.segments.iter().map(|meta| meta.events).sum::<u64>(), inner.tombstone)
             };
-            let done = compacted.get(&topic.number).copied().unwrap_or_default();
+            let done = compacted.get(&topic.number).copied();
+            let done = done.unwrap_or_else(|| Compacted::before(&topic.inner.lock().segments));
             let since = flushed.saturating_sub(done.until);
             let released = done.pinned && self.pins.of(&topic.name, 0).is_empty();
             let much = released || (since > 0 && since >= events / 4);
@@ -57,10 +58,7 @@ impl Shared {
                 compacted.insert(topic.number, Compacted { until: flushed, pinned });
             }
         }
-        if dropped {
-            trouble = trouble.and(self.drop_tables());
-        }
-        trouble
+        trouble.and(self.tend_tables(dropped))
     }
 
     /// True if the journal is to be flushed before it is full. Retention and compaction go by segments, so what they
@@ -127,38 +125,6 @@ impl Shared {
             // What is left in the index leads nowhere.
             _ => Ok(()),
         }
-    }
-
-    /// Drops the id tables that have no event left.
-    fn drop_tables(&self) -> std::result::Result<(), Trouble> {
-        let first = |number| self.topics.read().number(number).map_or(Seq::MAX, |topic| topic.inner.lock().first_seq);
-        let tables = self.tables.read().clone();
-        let mut gone = Vec::new();
-        for table in tables.iter() {
-            match table.topics() {
-                Ok(topics) => {
-                    gone.extend(topics.into_iter().all(|(number, last)| last < first(number)).then(|| table.clone()))
-                }
-                // Said in the log; the next start makes it anew, with what is there then.
-                Err(_) if table.is_damaged() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if gone.is_empty() {
-            return Ok(());
-        }
-        let is_gone = |number| gone.iter().any(|table| table.meta.number == number);
-        let mut manifest = self.manifest.lock();
-        manifest.tables.retain(|meta| !is_gone(meta.number));
-        manifest.write(&*self.options.disk, &self.options.dir)?;
-        let mut tables = self.tables.write();
-        *tables = Arc::new(tables.iter().filter(|table| !is_gone(table.meta.number)).cloned().collect());
-        drop(tables);
-        drop(manifest);
-        for table in gone {
-            table.remove(&*self.options.disk)?;
-        }
-        Ok(())
     }
 
     pub(super) fn pace(&self) -> Pace {

@@ -8,6 +8,7 @@ mod maintain;
 mod pace;
 mod retain;
 pub(in crate::log) mod room;
+mod tables;
 
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,10 @@ pub(super) fn maintain_at_intervals(shared: &Shared) {
         drop(flushing);
         if std::mem::take(&mut replayed) {
             begin_to_flush(shared);
+            // A hub that is restarted again and again keeps its bounds all the same.
+            if let Err(trouble) = shared.retain_now(Millis::now()) {
+                tracing::warn!(?trouble, "retention waits for the first round");
+            }
             continue;
         }
         let (now, jumped) = clock.now(Millis::now(), start.elapsed());
@@ -85,7 +90,9 @@ fn begin_to_flush(shared: &Shared) -> Option<oneshot::Receiver<Result<()>>> {
 /// Retention and compaction see only what is flushed: what waits for that is flushed first, or it would be there for an
 /// interval more. It is waited for [`FLUSHES`] at most; then what is flushed by then has its turn.
 fn flush_and_maintain(shared: &Shared, now: Millis) -> std::result::Result<(), Trouble> {
-    shared.retain_where_low(now)?;
+    if shared.room.is_low() {
+        shared.retain_now(now)?;
+    }
     if let Some(mut sealed) = begin_to_flush(shared) {
         let until = Instant::now() + FLUSHES;
         let mut flushing = shared.flushing.lock();

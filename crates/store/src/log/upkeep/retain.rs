@@ -52,11 +52,8 @@ impl Shared {
         (dropped, trouble)
     }
 
-    /// On a full disk retention comes before flushing: events that are hidden need no room then.
-    pub(in crate::log) fn retain_where_low(&self, now: Millis) -> std::result::Result<(), Trouble> {
-        if !self.room.is_low() {
-            return Ok(());
-        }
+    /// Applies retention alone, before anything is flushed: events that are hidden need no room then.
+    pub(in crate::log) fn retain_now(&self, now: Millis) -> std::result::Result<(), Trouble> {
         let _turn = self.maintenance.lock();
         let topics = self.topics.read().by_number.clone();
         self.retain(&topics, now).1
