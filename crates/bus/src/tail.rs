@@ -78,14 +78,16 @@ pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, lane: Arc<Lane>, start
                 return;
             }
             Ok(events) if events.is_empty() => {
-                match waiting.take() {
-                    Some(last) => {
-                        if !credit.give(&lane, VecDeque::from([Given { cut, ..last }])).await {
-                            return;
-                        }
+                let given = match waiting.take() {
+                    Some(last) => credit.give(&lane, VecDeque::from([Given { cut, ..last }])).await,
+                    None if snapshot.is_some() => {
+                        lane.place.end_snapshot();
+                        true
                     }
-                    None if snapshot.is_some() => lane.place.end_snapshot(),
-                    None => {}
+                    None => true,
+                };
+                if !given {
+                    return;
                 }
                 credit.give_back(&lane);
                 drop(inner);

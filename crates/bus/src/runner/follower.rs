@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::attached::Attached;
-use super::seat::{End, Member, PATIENCE, Seat, not_the_owner};
+use super::host::{End, GroupHost, Member, PATIENCE, not_the_owner};
+use super::remote_member::RemoteMember;
 use super::{Input, sleep_until};
 use crate::Error;
 use crate::group::{Answer, MemberId, Receipt};
@@ -36,10 +36,10 @@ const GOODBYE: Duration = Duration::from_secs(1);
 type Joined = (MemberId, Result<(Cursor, Box<dyn Remote>), RelayError>);
 
 pub(super) struct Follower {
-    seat: Seat,
+    host: GroupHost,
     cluster: Cluster,
     owner: Peer,
-    remotes: HashMap<MemberId, Attached>,
+    remotes: HashMap<MemberId, RemoteMember>,
     joins: JoinSet<Joined>,
     joining: HashSet<MemberId>,
     /// What came through a relay before it was known to be there. Bounded by what each member may have in flight.
@@ -66,10 +66,10 @@ enum Answered {
 }
 
 impl Follower {
-    pub(super) fn new(seat: Seat, cluster: Cluster, owner: Peer) -> Self {
+    pub(super) fn new(host: GroupHost, cluster: Cluster, owner: Peer) -> Self {
         let (sender, deliveries) = mpsc::channel(BATCHES);
         Self {
-            seat,
+            host,
             cluster,
             owner,
             remotes: HashMap::new(),
@@ -86,18 +86,18 @@ impl Follower {
     }
 
     /// Ends the relays. Whoever waits for an answer finds it dropped, and asks again.
-    pub(super) fn into_seat(mut self) -> Seat {
+    pub(super) fn into_host(mut self) -> GroupHost {
         let ids: Vec<MemberId> = self.remotes.keys().copied().collect();
         ids.into_iter().for_each(|id| self.detach(id));
-        for member in self.seat.members.values_mut() {
+        for member in self.host.members.values_mut() {
             member.stays();
         }
-        self.seat
+        self.host
     }
 
     pub(super) async fn serve(&mut self) -> End {
         loop {
-            while let Some(input) = self.seat.inputs.next() {
+            while let Some(input) = self.host.inputs.next() {
                 match input {
                     Input::Drain(done) => {
                         self.dismiss().await;
@@ -111,7 +111,7 @@ impl Follower {
             self.drop_tired(now);
             self.start_joins(now);
             self.find_room(now);
-            let Seat { core, topic, group, inputs, members, .. } = &self.seat;
+            let GroupHost { core, topic, group, inputs, members, .. } = &self.host;
             let idle = members.is_empty() && self.waiting.is_empty() && self.answers.is_empty();
             if idle && core.retire_runner(topic, group, inputs) {
                 return End::Retired;
@@ -144,7 +144,7 @@ impl Follower {
                         Ok(Answered::Done) | Err(_) => {}
                     }
                 }
-                () = self.seat.wake.notified() => {}
+                () = self.host.wake.notified() => {}
                 () = sleep_until(alarm) => {}
             }
         }
@@ -154,19 +154,19 @@ impl Follower {
     fn alarm(&self) -> Option<Instant> {
         let waiting = self.waiting.front().map(|(until, _)| *until);
         let stopped = self.remotes.values().filter_map(|one| one.stopped).map(|since| since + REST).min();
-        let tired = self.seat.members.values().filter_map(|member| member.tired_at()).min();
+        let tired = self.host.members.values().filter_map(|member| member.tired_at()).min();
         // Room that is shared goes to other topics when a lease is over, though nothing else happens here.
         let over = self.remotes.iter().filter(|(id, _)| self.shares(id)).filter_map(|(_, one)| one.expires()).min();
-        let over = over.map(|at| self.seat.core.clock.instant(at));
+        let over = over.map(|at| self.host.core.clock.instant(at));
         [self.again, waiting, stopped, tired, over].into_iter().flatten().min()
     }
 
     fn shares(&self, id: &MemberId) -> bool {
-        self.seat.members.get(id).is_some_and(|member| member.subscriber().shared)
+        self.host.members.get(id).is_some_and(|member| member.subscriber().shared)
     }
 
-    fn known(&mut self, id: MemberId) -> (Option<&mut Member>, Option<&mut Attached>) {
-        (self.seat.members.get_mut(&id).map(|member| &mut **member), self.remotes.get_mut(&id))
+    fn known(&mut self, id: MemberId) -> (Option<&mut Member>, Option<&mut RemoteMember>) {
+        (self.host.members.get_mut(&id).map(|member| &mut **member), self.remotes.get_mut(&id))
     }
 
     fn drop_tired(&mut self, now: Instant) {
@@ -184,7 +184,7 @@ impl Follower {
             Error::new(Code::AckFailed, message)
         };
         let tired: Vec<MemberId> =
-            self.seat.members.iter().filter(|(_, member)| member.is_tired(now)).map(|(&id, _)| id).collect();
+            self.host.members.iter().filter(|(_, member)| member.is_tired(now)).map(|(&id, _)| id).collect();
         for id in tired {
             if let Some(member) = self.remove(id) {
                 member.refuse(unreachable());
@@ -205,14 +205,14 @@ impl Follower {
             return;
         }
         self.again = None;
-        for (&id, member) in &self.seat.members {
+        for (&id, member) in &self.host.members {
             if self.remotes.contains_key(&id) || !self.joining.insert(id) {
                 continue;
             }
             let join = RelayJoin {
                 subscription: id,
-                topic: self.seat.topic.clone(),
-                group: self.seat.group.clone(),
+                topic: self.host.topic.clone(),
+                group: self.host.group.clone(),
                 options: member.options,
                 policy: member.policy.clone(),
                 from: member.from,
@@ -241,7 +241,7 @@ impl Follower {
         let (early, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.early).into_iter().partition(of_this);
         self.early = others;
         // Gone meanwhile: dropping the relay leaves.
-        let Some(member) = self.seat.members.get_mut(&id) else { return false };
+        let Some(member) = self.host.members.get_mut(&id) else { return false };
         match result {
             Ok((cursor, remote)) => {
                 if !member.welcome(cursor) {
@@ -251,7 +251,7 @@ impl Follower {
                 if member.subscriber().is_paused() {
                     remote.pause(true);
                 }
-                self.remotes.insert(id, Attached::new(remote));
+                self.remotes.insert(id, RemoteMember::new(remote));
                 self.send_waiting();
                 for (id, relayed) in early {
                     // Not joining any more: taken in, or the end of it.
@@ -274,14 +274,14 @@ impl Follower {
 
     /// A member has lost its relay, or got none; whether another hub is the owner.
     async fn on_lost(&mut self, id: MemberId, reason: &str) -> bool {
-        let Seat { topic, group, .. } = &self.seat;
+        let GroupHost { topic, group, .. } = &self.host;
         tracing::debug!(%topic, %group, owner = %self.owner.id, reason, "a relay was lost");
         let owner = self.cluster.ownership.owner(topic, group).await;
         self.detach(id);
         let now = Instant::now();
         self.again = Some(now + AGAIN);
         reason.clone_into(&mut self.why);
-        if let Some(member) = self.seat.members.get_mut(&id) {
+        if let Some(member) = self.host.members.get_mut(&id) {
             match &owner {
                 Ok(_) => member.is_left(now),
                 Err(_) => member.stays(),
@@ -294,7 +294,7 @@ impl Follower {
     /// Ends a member's relay; what it was given through it and has not taken is dropped.
     fn detach(&mut self, id: MemberId) {
         self.remotes.remove(&id);
-        if let Some(member) = self.seat.members.get_mut(&id) {
+        if let Some(member) = self.host.members.get_mut(&id) {
             member.handed.next_owner();
             member.lane.clear();
             member.lane.release();
@@ -303,12 +303,12 @@ impl Follower {
 
     fn remove(&mut self, id: MemberId) -> Option<Box<Member>> {
         self.detach(id);
-        self.seat.members.remove(&id)
+        self.host.members.remove(&id)
     }
 
     /// A member goes away: what it never saw goes back uncounted, and then its relay ends.
     fn on_leave(&mut self, id: MemberId) {
-        let unseen = self.seat.members.get(&id).map(|member| member.lane.unseen());
+        let unseen = self.host.members.get(&id).map(|member| member.lane.unseen());
         let unseen: Vec<_> = unseen.into_iter().flatten().map(|(id, lease)| (id, Some(lease))).collect();
         if let Some(attached) = self.remotes.remove(&id).filter(|_| !unseen.is_empty()) {
             tokio::spawn(async move {
@@ -320,7 +320,7 @@ impl Follower {
     }
 
     fn on_given(&mut self, id: MemberId, mut given: Vec<RelayGiven>) {
-        let now = self.seat.core.clock.now();
+        let now = self.host.core.clock.now();
         let (Some(member), Some(attached)) = self.known(id) else { return };
         let many = member.lane.queued() > 2 * member.options.max_in_flight;
         if many {
@@ -384,9 +384,9 @@ impl Follower {
 
     /// Takes back what leases held that are over, and lets deliveries go on to members that have room again.
     fn find_room(&mut self, now: Instant) {
-        let clock = self.seat.core.clock.now();
+        let clock = self.host.core.clock.now();
         for (id, attached) in &mut self.remotes {
-            let Some(member) = self.seat.members.get_mut(id) else { continue };
+            let Some(member) = self.host.members.get_mut(id) else { continue };
             if member.subscriber().shared {
                 attached.expire(clock);
                 attached.charge(member);
@@ -410,8 +410,8 @@ impl Follower {
         match input {
             Input::Join(join) if join.relayed.is_some() => drop(join.reply.send(Err(not_the_owner()))),
             Input::Join(join) => {
-                let member = Box::new(Member::new(*join, &self.seat.wake));
-                self.seat.members.insert(member.subscriber().id, member);
+                let member = Box::new(Member::new(*join, &self.host.wake));
+                self.host.members.insert(member.subscriber().id, member);
             }
             Input::Leave(id) => self.on_leave(id),
             Input::Pause(id, paused) => {
@@ -424,7 +424,7 @@ impl Follower {
             Input::Seek { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
             Input::Status { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
             Input::Seek { to, reply, .. } => {
-                let Seat { topic, group, .. } = &self.seat;
+                let GroupHost { topic, group, .. } = &self.host;
                 let asked = self.cluster.relays.seek(&self.owner, topic, group, to);
                 tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
             }
@@ -435,7 +435,7 @@ impl Follower {
                 let _ = reply.send(Err(Error::new(Code::BadRequest, message)));
             }
             Input::Status { unfinished, reply, .. } => {
-                let Seat { core, topic, group, .. } = &self.seat;
+                let GroupHost { core, topic, group, .. } = &self.host;
                 let asked = self.cluster.relays.status(&self.owner, topic, group, unfinished);
                 let (core, owner) = (Arc::clone(core), self.owner.clone());
                 let (topic, group, here) = (topic.clone(), group.clone(), self.members_here());
@@ -455,14 +455,14 @@ impl Follower {
 
     /// The members that this hub knows of by itself.
     fn members_here(&self) -> Vec<MemberStatus> {
-        let status = |(&id, member): (&MemberId, &Box<Member>)| MemberStatus {
-            id,
-            in_flight: self.remotes.get(&id).map_or(0, Attached::in_flight),
+        let status = |member: &Member| MemberStatus {
+            id: member.subscriber().id,
+            in_flight: self.remotes.get(&member.subscriber().id).map_or(0, RemoteMember::in_flight),
             max_in_flight: member.options.max_in_flight,
             paused: member.subscriber().is_paused(),
             origin: None,
         };
-        self.seat.members.iter().map(status).collect()
+        self.host.members.values().map(|member| status(member)).collect()
     }
 
     fn send_waiting(&mut self) {
@@ -482,7 +482,7 @@ impl Follower {
         };
         match input {
             Input::Answer { by, ids, answer, reply } => {
-                let now = self.seat.core.clock.now();
+                let now = self.host.core.clock.now();
                 for &(id, _) in &ids {
                     match &answer {
                         Answer::Extend { by } => {
@@ -492,7 +492,7 @@ impl Follower {
                     }
                 }
                 let mut sending = ids.clone();
-                let member = self.seat.members.get_mut(&by);
+                let member = self.host.members.get_mut(&by);
                 let fenced =
                     answer == Answer::Ack && member.as_ref().is_some_and(|member| member.fence_acks(&mut sending));
                 let sent = attached.remote.answer(sending, answer.clone());
@@ -543,7 +543,7 @@ impl Follower {
             back.spawn(attached.remote.answer(held, release()));
         }
         let _ = tokio::time::timeout(GOODBYE, async { while back.join_next().await.is_some() {} }).await;
-        let ids: Vec<MemberId> = self.seat.members.keys().copied().collect();
+        let ids: Vec<MemberId> = self.host.members.keys().copied().collect();
         for id in ids {
             if let Some(member) = self.remove(id) {
                 member.refuse(Error::shutting_down());

@@ -6,15 +6,15 @@
 mod ahead;
 mod alarm;
 mod answer;
-mod attached;
 mod deliver;
 mod follower;
-mod handed;
+mod host;
 mod input;
+mod lease_history;
 mod queue;
 mod read;
+mod remote_member;
 mod save;
-mod seat;
 mod status;
 
 use std::collections::HashMap;
@@ -36,12 +36,12 @@ use crate::shard::Saves;
 use ahead::Ahead;
 pub(crate) use ahead::Room;
 use alarm::Alarm;
+use host::{GroupHost, Member};
+pub(crate) use host::{not_the_owner, spawn};
 pub(crate) use input::{Input, Join};
 pub(crate) use queue::{Handle, Inputs};
 use read::Reads;
 use save::Saving;
-use seat::{Member, Seat};
-pub(crate) use seat::{not_the_owner, spawn};
 pub(crate) use status::saved_status;
 
 /// About how many events are read in a turn, and how often the dispatcher is asked: then answers and leases have their
@@ -105,8 +105,8 @@ type Opened = (Box<dyn KeySnapshot>, SnapshotState);
 struct Fatal(Error);
 
 impl Runner {
-    fn new(seat: Seat, owned: Option<Owned>) -> Box<Self> {
-        let Seat { core, topic, group, inputs, members, wake, saves } = seat;
+    fn new(host: GroupHost, owned: Option<Owned>) -> Box<Self> {
+        let GroupHost { core, topic, group, inputs, members, wake, saves } = host;
         let version = owned.as_ref().map_or(0, |owned| owned.version);
         let held = owned.map(|Owned { first_lease, state, fence, .. }| Held { first_lease, fence, state, lost: false });
         Box::new(Self {
@@ -134,7 +134,7 @@ impl Runner {
     }
 
     /// Steps down: nothing more goes out, and whoever waits for a save finds its answer dropped, and asks again.
-    fn into_seat(self: Box<Self>) -> Seat {
+    fn into_host(self: Box<Self>) -> GroupHost {
         let Self { core, topic, group, inputs, mut members, wake, saves, .. } = *self;
         for member in members.values_mut() {
             member.outgoing.clear();
@@ -142,7 +142,7 @@ impl Runner {
             member.lane.clear();
             member.lane.release();
         }
-        Seat { core, topic, group, inputs, members, wake, saves }
+        GroupHost { core, topic, group, inputs, members, wake, saves }
     }
 
     /// Runs a group that no other hub could, to the end.

@@ -16,7 +16,7 @@ async fn a_group_that_waits_takes_little_memory() {
     let wake = Arc::default();
     let (_handle, inputs) = queue::queue(Arc::clone(&wake));
     let (core, members, saves) = (Arc::clone(&bus.core), HashMap::new(), Arc::default());
-    let runner = Runner::new(Seat { core, topic, group, inputs, members, wake, saves }, None);
+    let runner = Runner::new(GroupHost { core, topic, group, inputs, members, wake, saves }, None);
     let group = [std::mem::size_of::<Runner>(), std::mem::size_of::<Dispatcher>(), std::mem::size_of::<Member>()];
     let future = size_of_val(&runner.run_alone());
     let most = group.iter().sum::<usize>() + future;

@@ -1,8 +1,8 @@
-//! The place of a group on this hub: its subscribers here, and who serves them.
+//! A group on this hub: its subscribers here, and the role that serves them.
 //!
 //! A hub alone serves them itself, always. In a cluster the group is claimed first: granted, a [`Runner`] serves them;
-//! else a [`Follower`] has them served by the owner. When the owner changes, the subscribers stay seated and are
-//! served by the next one: they notice a pause.
+//! else a [`Follower`] has them served by the owner. When the owner changes, the subscribers stay and the
+//! next one serves them: they notice a pause.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::follower::Follower;
-use super::handed::Handed;
 use super::input::Reply;
+use super::lease_history::LeaseHistory;
 use super::queue::queue;
 use super::{Fatal, Handle, Input, Inputs, Join, Runner, sleep_until};
 use crate::Error;
@@ -26,20 +26,20 @@ use crate::lane::{Lane, Subscriber};
 use crate::relay::{Cluster, Origin, RelayGiven};
 use crate::shard::Saves;
 
-/// How long whoever asks waits for an owner that can be reached: a little longer than a failover takes.
+/// The wait of a caller for an owner that can be reached: a little longer than a failover takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 /// The waits between claims that failed.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// What stays when the owner changes.
-pub(super) struct Seat {
+pub(super) struct GroupHost {
     pub(super) core: Arc<Core>,
     pub(super) topic: Topic,
     pub(super) group: Group,
     pub(super) inputs: Inputs,
     pub(super) members: HashMap<MemberId, Box<Member>>,
-    /// Wakes the seat: there are inputs, or a member may take more.
+    /// Wakes the host: there are inputs, or a member may take more.
     pub(super) wake: Arc<Notify>,
     pub(super) saves: Arc<Saves>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Member {
     pub(super) relayed: Option<Origin>,
     /// Who waits to hear that it has joined.
     reply: Option<Reply<Cursor>>,
-    /// Since when nobody serves it; none: it is served, or whoever could is not to be found out at the moment.
+    /// When the member lost its owner. `None` while it has one, or while the owner is unknown.
     since: Option<Instant>,
     pub(super) outgoing: VecDeque<Given>,
     /// Bytes that were reserved in this turn and not used.
@@ -63,7 +63,7 @@ pub(super) struct Member {
     /// It waits for bytes.
     pub(super) waits: bool,
     /// In a cluster, what it was given by which owner.
-    pub(super) handed: Handed,
+    pub(super) handed: LeaseHistory,
 }
 
 impl Member {
@@ -81,7 +81,7 @@ impl Member {
             bytes: 0,
             full: false,
             waits: false,
-            handed: Handed::default(),
+            handed: LeaseHistory::default(),
         }
     }
 
@@ -89,7 +89,7 @@ impl Member {
         &self.lane.subscriber
     }
 
-    /// It has joined; `false`: whoever asked for that is gone.
+    /// Answers its join; `false`: the caller is gone.
     pub(super) fn welcome(&mut self, cursor: Cursor) -> bool {
         self.since = None;
         self.reply.take().is_none_or(|reply| reply.send(Ok(cursor)).is_ok())
@@ -171,16 +171,16 @@ impl Member {
         self.since.map(|since| since + PATIENCE)
     }
 
-    /// True if it has waited long enough, or whoever asked for it waits no more.
+    /// True if it has waited long enough, or its caller waits no more.
     pub(super) fn is_tired(&self, now: Instant) -> bool {
         let gone = self.reply.as_ref().is_some_and(|reply| reply.is_closed());
         gone || self.tired_at().is_some_and(|at| now >= at)
     }
 }
 
-/// How serving a seat has ended.
+/// The end of a role.
 pub(super) enum End {
-    /// Nobody is left, and the registry has forgotten the seat.
+    /// No member is left, and the registry has forgotten the host.
     Retired,
     /// The hub shuts down.
     Closed,
@@ -194,21 +194,21 @@ pub(crate) fn spawn(core: &Arc<Core>, topic: &Topic, group: &Group) -> Handle {
     let (handle, inputs) = queue(Arc::clone(&wake));
     let (topic, group, members) = (topic.clone(), group.clone(), HashMap::new());
     let of = group.clone();
-    let seat = |saves| Seat { core: Arc::clone(core), topic, group, inputs, members, wake, saves };
+    let host = |saves| GroupHost { core: Arc::clone(core), topic, group, inputs, members, wake, saves };
     match &core.cluster {
-        None => core.shards.drive(&core.store, &of, |saves| Runner::new(seat(saves), None).run_alone()),
-        Some(cluster) => core.shards.drive(&core.store, &of, |saves| seat(saves).run(cluster.clone())),
+        None => core.shards.drive(&core.store, &of, |saves| Runner::new(host(saves), None).run_alone()),
+        Some(cluster) => core.shards.drive(&core.store, &of, |saves| host(saves).run(cluster.clone())),
     }
     handle
 }
 
-impl Seat {
-    /// Claims, and serves as owner or follower, until nobody is left.
+impl GroupHost {
+    /// Claims, and serves as owner or follower, until no member is left.
     async fn run(mut self, cluster: Cluster) {
         let mut wait = SHORTEST;
         loop {
             let claimed = cluster.ownership.claim(&self.topic, &self.group).await;
-            let (seat, end) = match claimed {
+            let (host, end) = match claimed {
                 Ok(Claim::Owned(owned)) => {
                     wait = SHORTEST;
                     self.own(&cluster, *owned).await
@@ -230,7 +230,7 @@ impl Seat {
                     (self, end)
                 }
             };
-            self = seat;
+            self = host;
             match end {
                 End::Moved => {}
                 End::Retired => return,
@@ -249,20 +249,20 @@ impl Seat {
         let epoch = owned.epoch;
         tracing::debug!(topic = %self.topic, group = %self.group, epoch, "this hub owns the group");
         let mut runner = Runner::new(self, Some(owned));
-        let end = runner.serve_seated().await;
-        let seat = runner.into_seat();
+        let end = runner.serve_as_owner().await;
+        let host = runner.into_host();
         match end {
             Err(Fatal(error)) => {
-                tracing::warn!(topic = %seat.topic, group = %seat.group, epoch, %error, "stepping down");
-                (seat, End::Moved)
+                tracing::warn!(topic = %host.topic, group = %host.group, epoch, %error, "stepping down");
+                (host, End::Moved)
             }
             Ok(()) => {
                 // Nobody needs to wait for the lease to run out. A claim that came since has another epoch.
-                let released = cluster.ownership.release(&seat.topic, &seat.group, epoch).await;
+                let released = cluster.ownership.release(&host.topic, &host.group, epoch).await;
                 if let Err(error) = released {
-                    tracing::debug!(topic = %seat.topic, group = %seat.group, %error, "the group stays claimed");
+                    tracing::debug!(topic = %host.topic, group = %host.group, %error, "the group stays claimed");
                 }
-                (seat, End::Retired)
+                (host, End::Retired)
             }
         }
     }
@@ -280,7 +280,7 @@ impl Seat {
         tracing::debug!(topic = %self.topic, group = %self.group, owner = %owner.id, "another hub owns the group");
         let mut follower = Follower::new(self, cluster.clone(), owner);
         let end = follower.serve().await;
-        (follower.into_seat(), end)
+        (follower.into_host(), end)
     }
 
     /// Waits before the next claim. Whoever asks meanwhile is told why it does not work.
@@ -326,8 +326,8 @@ impl Seat {
 }
 
 impl Runner {
-    /// Takes in whoever was seated before, and serves.
-    async fn serve_seated(&mut self) -> Result<(), Fatal> {
+    /// Takes in the members that were here before, and serves.
+    async fn serve_as_owner(&mut self) -> Result<(), Fatal> {
         for (_, member) in std::mem::take(&mut self.members) {
             self.admit(member).await;
         }

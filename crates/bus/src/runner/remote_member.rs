@@ -2,7 +2,7 @@
 //!
 //! Invariants: what is held counts once, however often it is given, and until it is answered, done with another answer, or
 //! its lease is over; a member that shares its room over topics has room for what it holds and no more
-//! ([`Attached::charge`]), so that unused room goes back by itself.
+//! ([`RemoteMember::charge`]), so that unused room goes back by itself.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use foldhash::fast::RandomState;
 use promethean_event::{EventId, Millis, Seq};
 use tokio::time::Instant;
 
-use super::seat::Member;
+use super::host::Member;
 use crate::relay::{RelayGiven, Remote};
 
 /// How long leases that are over may be held at most: they are not looked for one by one.
 const SLACK: Duration = Duration::from_millis(50);
 
 /// A member at the owner.
-pub(super) struct Attached {
+pub(super) struct RemoteMember {
     pub(super) remote: Box<dyn Remote>,
     held: HashMap<EventId, Held, RandomState>,
     /// When the first lease of what is held is over, or earlier.
@@ -34,7 +34,7 @@ struct Held {
     until: Millis,
 }
 
-impl Attached {
+impl RemoteMember {
     pub(super) fn new(remote: Box<dyn Remote>) -> Self {
         Self { remote, held: HashMap::default(), over: None, stopped: None }
     }

@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use promethean_event::EventId;
 
 #[derive(Debug, Default)]
-pub(super) struct Handed {
+pub(super) struct LeaseHistory {
     /// Raised whenever the owner changes.
     turn: u64,
     recent: HashMap<EventId, One, RandomState>,
@@ -26,7 +26,7 @@ struct One {
     again: bool,
 }
 
-impl Handed {
+impl LeaseHistory {
     /// The owner changes: what was given so far is of the old one.
     pub(super) fn next_owner(&mut self) {
         self.turn += 1;
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_an_owner_before_gave_is_told_apart_until_it_is_given_again() {
-        let mut handed = Handed::default();
+        let mut handed = LeaseHistory::default();
         handed.note(id(1), 10, 4);
         assert_eq!((handed.stale(id(1)), handed.came_again(id(1))), (None, false));
         handed.next_owner();
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn it_remembers_at_least_what_may_be_in_flight_and_stays_small() {
-        let mut handed = Handed::default();
+        let mut handed = LeaseHistory::default();
         for n in 0..100 {
             handed.note(id(n), u64::from(n), 4);
         }
