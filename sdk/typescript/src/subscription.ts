@@ -150,7 +150,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
       (answer) => {
         if (this._ended) return;
         this._live = this._known = true;
-        if (!this.group) this._place._granted(answer.resume, opts.from);
+        if (!this.group) this._place._granted(answer.resume);
         this._isReady(answer.cursor);
         if (this._paused || this._stopping) this._quiet(this._tell());
         this._answers._flush();

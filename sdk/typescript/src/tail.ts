@@ -19,9 +19,9 @@ export class TailPlace {
     this._snapshot = from === "snapshot";
   }
 
-  /** The hub has accepted, with a place of its own; that of a snapshot start says nothing about the snapshot. */
-  _granted(resume: string | undefined, from: unknown): void {
-    if (from !== "snapshot" && !this._moved) this._resume = resume ?? this._resume;
+  /** The hub has accepted, with a place of its own. A snapshot resumes by event: the hub then notices removed tombstones. */
+  _granted(resume: string | undefined): void {
+    if (!this._snapshot && !this._moved) this._resume = resume ?? this._resume;
   }
 
   _saw(event: EventRecord, { snapshot, cut, resume }: { snapshot?: boolean; cut?: string; resume?: string }): void {
@@ -30,13 +30,13 @@ export class TailPlace {
     const id = snapshot ? cut : event.id;
     if (!id) return;
     this._lastId = id;
-    if (!snapshot || this._single) this._resume = resume ?? this._resume;
+    if (!this._snapshot) this._resume = resume ?? this._resume;
   }
 
   /** Returns what changes in the options of a later `SUBSCRIBE`. */
   _again(): object | undefined {
     this._moved = false;
-    if (this._resume && (this._single || !this._snapshot)) return beginAt(undefined, undefined, this._resume);
+    if (this._resume) return beginAt(undefined, undefined, this._resume);
     if (!this._began) return;
     if (this._single && this._lastId) return beginAt("afterId", this._lastId);
     if (!this._snapshot) return beginAt("latest");

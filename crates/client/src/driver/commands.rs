@@ -151,20 +151,11 @@ impl Driver {
     pub(super) fn subscribe_frame(&mut self, number: u64) -> Option<Message> {
         let Self { subscriptions, pending, .. } = self;
         let subscribed = subscriptions.get_mut(&number)?;
-        let Subscribed {
-            topics: Topics { topic, group, options },
-            opening,
-            last,
-            resume,
-            resumable,
-            began,
-            restarted,
-            ..
-        } = subscribed;
+        let Subscribed { topics: Topics { topic, group, options }, opening, last, resume, began, restarted, .. } =
+            subscribed;
         let mut wire = options.over_the_wire();
-        let placed = *resumable || wire.from != From::Snapshot;
         match (&*resume, &*last) {
-            (Some(resume), _) if placed => wire.resume = Some(resume.clone()),
+            (Some(resume), _) => wire.resume = Some(resume.clone()),
             (_, Some(id)) => (wire.from, wire.resume) = (From::AfterId(*id), None),
             _ if group.is_none() => *restarted |= *began && wire.from == From::Snapshot,
             // Its position outranks this on every topic that it has read; a topic that appeared meanwhile has none.

@@ -66,7 +66,7 @@ impl Driver {
         match result {
             Ok(resume) => {
                 subscribed.live = true;
-                // The place before a snapshot says nothing about the snapshot.
+                // A snapshot resumes by event: the hub then notices tombstones that were removed meanwhile.
                 if subscribed.topics.options.from != From::Snapshot {
                     subscribed.resume = resume.or(subscribed.resume.take());
                 }
@@ -143,7 +143,7 @@ impl Driver {
                 let seen = if snapshot { cut } else { Some(delivery.event.id) };
                 subscribed.last = seen.or(subscribed.last);
             }
-            if !snapshot || subscribed.resumable && cut.is_some() {
+            if subscribed.topics.options.from != From::Snapshot {
                 subscribed.resume = resume.or(subscribed.resume.take());
             }
             if lease != 0 {

@@ -153,7 +153,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     plain(
         STORE,
         "store_open_files",
-        "COUNT",
+        "N",
         Some("512"),
         "Most files that the log keeps open, whatever the number of topics; at least 64",
     ),
