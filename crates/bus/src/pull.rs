@@ -45,6 +45,8 @@ pub(crate) struct Pulls {
 /// A paused member that holds deliveries for a caller.
 struct Held {
     membership: Membership,
+    /// How long its leases last.
+    ack_timeout: Duration,
     /// The unanswered deliveries by event.
     open: Mutex<Open>,
     /// `open` has changed.
@@ -67,7 +69,8 @@ impl Held {
         let mut open = self.open.lock();
         match answer {
             Answer::Extend { by } => {
-                let until = now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
+                let by = by.unwrap_or(self.ack_timeout).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
+                let until = now + by;
                 open.until = open.until.max(until);
             }
             Answer::Ack | Answer::Nack { .. } => ids.for_each(|id| _ = open.leases.remove(&id)),
@@ -118,12 +121,12 @@ impl Bus {
         request.options.max_in_flight = max;
         request.options.batch_size = max;
         let name = (request.topic.clone(), group);
-        let ordered = request.options.ordered;
+        let (ordered, ack_timeout) = (request.options.ordered, request.options.ack_timeout);
         let inbox = Inbox::new();
         let (membership, _) = self.attach(request, &inbox).await?;
         let given = self.first(&membership, &inbox, max, wait, ordered).await?;
         if !given.is_empty() {
-            self.core.hold(name, membership, inbox, &given);
+            self.core.hold(name, (membership, ack_timeout), inbox, &given);
         }
         Ok(given)
     }
@@ -231,12 +234,18 @@ impl Bus {
 
 impl Core {
     /// Keeps a membership until its deliveries are answered or their leases are over.
-    fn hold(self: &Arc<Self>, name: Name, membership: Membership, inbox: Inbox, given: &[Given]) {
+    fn hold(
+        self: &Arc<Self>,
+        name: Name,
+        (membership, ack_timeout): (Membership, Duration),
+        inbox: Inbox,
+        given: &[Given],
+    ) {
         membership.pause(true);
         let leases = given.iter().map(|given| (given.event.id, given.lease)).collect();
         let until = given.iter().map(|given| given.deadline).max().unwrap_or(Millis(0));
         let open = Mutex::new(Open { leases, until });
-        let held = Arc::new(Held { membership, open, changed: Notify::new() });
+        let held = Arc::new(Held { membership, ack_timeout, open, changed: Notify::new() });
         self.pulls.add(&name, &held);
         let core = Arc::clone(self);
         tokio::spawn(async move {

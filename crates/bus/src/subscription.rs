@@ -467,7 +467,7 @@ impl Delivery {
     /// # Errors
     /// `unknown_id`: it is no longer in flight; `lease_lost`.
     pub async fn extend(&self, by: Duration) -> Result<(), Error> {
-        self.answer(Answer::Extend { by }).await
+        self.answer(Answer::Extend { by: Some(by) }).await
     }
 
     async fn answer(&self, answer: Answer) -> Result<(), Error> {

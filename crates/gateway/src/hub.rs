@@ -8,6 +8,7 @@ use promethean_event::limits::{DEFAULT_EVENT_BYTES, DEFAULT_FRAME_BYTES};
 use crate::audit::Audit;
 use crate::auth::Authenticator;
 use crate::buffers::Buffers;
+use crate::caps::Caps;
 use crate::drain::Drain;
 use crate::limits::Quotas;
 use crate::metrics::{Gauges, Sizes};
@@ -83,6 +84,8 @@ pub struct EdgeConfig {
     pub max_buffered_bytes: usize,
     /// Most bytes of deliveries that wait in the hub for one connection, give or take an event.
     pub max_connection_bytes: usize,
+    /// What subscribers may ask for.
+    pub caps: Caps,
     /// Most subscriptions of one connection.
     pub max_subscriptions: usize,
     /// Most label sets of the metrics; what is over is counted under `_other`.
@@ -110,6 +113,7 @@ impl Default for EdgeConfig {
             max_frame_bytes: DEFAULT_FRAME_BYTES,
             max_buffered_bytes: 256 * 1024 * 1024,
             max_connection_bytes: 8 * 1024 * 1024,
+            caps: Caps::default(),
             max_subscriptions: 1_000,
             metrics_max_series: 10_000,
             metrics_public: false,

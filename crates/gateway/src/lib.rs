@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod auth;
 mod buffers;
+mod caps;
 pub mod cluster;
 mod dashboard;
 pub mod drain;
@@ -27,4 +28,5 @@ pub mod trace;
 pub mod ws;
 
 pub use buffers::Buffers;
+pub use caps::Caps;
 pub use hub::{EdgeConfig, Hub};

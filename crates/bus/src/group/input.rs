@@ -25,8 +25,8 @@ pub enum Answer {
     },
     /// The lease lasts until `by` from now.
     Extend {
-        /// How long.
-        by: Duration,
+        /// How long; `None`: as long as the holder's leases last.
+        by: Option<Duration>,
     },
 }
 
@@ -286,7 +286,10 @@ impl Dispatcher {
                 self.finish(seq);
             }
             Answer::Extend { by } => {
-                let until = now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
+                let State::Held { member, .. } = entry.state else { return Receipt::NotInFlight };
+                let own =
+                    || self.members.get(member).map_or(limits::MIN_EXTENSION, |holder| holder.options.ack_timeout);
+                let until = now + by.unwrap_or_else(own).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
                 if !self.pending.extend(seq, until, true) {
                     return Receipt::NotInFlight;
                 }

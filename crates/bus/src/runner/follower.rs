@@ -483,10 +483,12 @@ impl Follower {
         match input {
             Input::Answer { by, ids, answer, reply } => {
                 let now = self.host.core.clock.now();
+                let own = self.host.members.get(&by).map(|member| member.options.ack_timeout);
                 for &(id, _) in &ids {
                     match &answer {
                         Answer::Extend { by } => {
-                            attached.extend(id, now + (*by).clamp(limits::MIN_EXTENSION, limits::MAX_LEASE))
+                            let by = by.or(own).unwrap_or(limits::MIN_EXTENSION);
+                            attached.extend(id, now + by.clamp(limits::MIN_EXTENSION, limits::MAX_LEASE))
                         }
                         Answer::Ack | Answer::Nack { .. } => attached.answered(id),
                     }

@@ -251,7 +251,7 @@ async fn an_ack_of_an_event_that_was_never_in_reach_tells_nothing() {
     };
     let (membership, _) = bus.attach(request, &Inbox::new()).await.expect("subscribed");
     let nowhere = promethean_bus::EventId::from_bytes([9; 16]);
-    for answer in [Answer::Ack, Answer::Extend { by: Duration::from_secs(9) }] {
+    for answer in [Answer::Ack, Answer::Extend { by: Some(Duration::from_secs(9)) }] {
         let ids = [hidden, nowhere].map(|id| (id, None)).to_vec();
         let receipts = membership.answer(ids, answer).await.expect("answered");
         assert_eq!(receipts, [Receipt::NotInFlight; 2], "as of an id that is nowhere");

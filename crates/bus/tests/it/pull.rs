@@ -100,7 +100,7 @@ async fn pulls_and_subscribers_compete_and_each_event_has_one_holder() {
     // A nack of the caller gives nothing of the member away, and the member's answer counts.
     let theirs: Vec<_> = held.iter().map(|one| (one.event().id, None)).collect();
     assert_eq!(answer(&bus, "t", &theirs, NACK).await, [Receipt::NotInFlight; 2]);
-    let extend = Answer::Extend { by: Duration::from_secs(60) };
+    let extend = Answer::Extend { by: Some(Duration::from_secs(60)) };
     assert_eq!(answer(&bus, "t", &theirs, extend).await, [Receipt::NotInFlight; 2]);
     for one in &held {
         one.ack().await.expect("still its own");
@@ -115,7 +115,7 @@ async fn a_nack_brings_the_event_back_and_an_extension_keeps_it() {
     assert_eq!(answer(&bus, "t", &ids(&given), NACK).await, [Receipt::Done]);
     let again = pull(&bus, "t", 1).await;
     assert_eq!(again[0].attempt, 2);
-    let extend = Answer::Extend { by: Duration::from_secs(120) };
+    let extend = Answer::Extend { by: Some(Duration::from_secs(120)) };
     assert_eq!(answer(&bus, "t", &ids(&again), extend).await, [Receipt::Done]);
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert!(pull(&bus, "t", 1).await.is_empty(), "the lease was extended");

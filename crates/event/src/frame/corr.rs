@@ -58,7 +58,16 @@ impl Corr {
         Self { mark, warnings: Some(warnings.into()) }
     }
 
-    /// Sentences about the frame, one for each unknown field.
+    /// Adds warnings to those that an answer carries already.
+    pub fn and_warnings(corr: Option<Self>, more: Vec<String>) -> Option<Self> {
+        if more.is_empty() {
+            return corr;
+        }
+        let before = corr.as_ref().map_or(&[][..], Self::warnings).to_vec();
+        Some(Self::warned(corr, [before, more].concat()))
+    }
+
+    /// Sentences about the frame: one for each unknown field, and for each value that the hub lowered.
     pub fn warnings(&self) -> &[String] {
         self.warnings.as_deref().unwrap_or_default()
     }

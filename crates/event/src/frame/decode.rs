@@ -357,8 +357,8 @@ asked! {
         }
         /// The delivery it is about (ctx.lease): a fence for those who need it.
         pub lease: Option<u64> as Option<Whole>,
-        /// The lease from now on; less than 1,000 counts as that, more than 12 h as 12 h.
-        pub extend: Duration as Clamped<MIN_EXTENSION, MAX_LEASE>,
+        /// The lease from now on, at least 1,000 and at most the hub's max_ack_timeout; the subscription's ackTimeoutMs if left out.
+        pub extend: Option<Duration> as Option<Clamped<MIN_EXTENSION, MAX_LEASE>>,
     }
 }
 

@@ -69,7 +69,6 @@ fn a_refusal_names_the_field() {
         (r#"{"op":"SUBSCRIBE","topic":"t","opts":{"from":"afterId","afterId":"x"}}"#.to_owned(), "opts.afterId"),
         (r#"{"op":"SUBSCRIBE","topic":"t","opts":{"topics":["b","a*"]}}"#.to_owned(), "opts.topics[1]"),
         (r#"{"op":"SUBSCRIBE","topic":"t","opts":{"maxInFlight":0}}"#.to_owned(), "opts.maxInFlight"),
-        (r#"{"op":"SUBSCRIBE","topic":"t","opts":{"maxInFlight":10001}}"#.to_owned(), "opts.maxInFlight"),
         (r#"{"op":"SUBSCRIBE","topic":"t","opts":{"batchSize":0}}"#.to_owned(), "opts.batchSize"),
         (r#"{"op":"SUBSCRIBE","topic":"t","opts":{"ackTimeoutMs":99}}"#.to_owned(), "opts.ackTimeoutMs"),
         (r#"{"op":"SUBSCRIBE","topic":"t","opts":{"ackTimeoutMs":"1"}}"#.to_owned(), "opts.ackTimeoutMs"),
@@ -93,7 +92,6 @@ fn a_refusal_names_the_field() {
         (format!(r#"{{"op":"NACK","topic":"t","group":"g","id":"{ID}","delay_ms":43200001}}"#), "delay_ms"),
         (format!(r#"{{"op":"NACK","topic":"t","group":"g","id":"{ID}","reason":1}}"#), "reason"),
         (format!(r#"{{"op":"NACK","topic":"t","group":"g","id":"{ID}","release":"yes"}}"#), "release"),
-        (format!(r#"{{"op":"MODACK","topic":"t","group":"g","id":"{ID}"}}"#), "extend_ms"),
         (format!(r#"{{"op":"MODACK","topic":"t","group":"g","id":"{ID}","extend_ms":-1}}"#), "extend_ms"),
     ] {
         let refused = refused(&frame);
@@ -148,7 +146,7 @@ fn an_extension_is_clamped_and_a_reason_is_cut() {
     for (sent, becomes) in [(0, 1_000), (5_000, 5_000), (999_999_999_999_u64, 43_200_000)] {
         let text = format!(r#"{{"op":"MODACK","topic":"t","group":"g","ids":["{ID}"],"extend_ms":{sent}}}"#);
         let Ok(Request::Modack(modack)) = decode(&text).request else { panic!("{text}") };
-        assert_eq!(modack.extend, Duration::from_millis(becomes));
+        assert_eq!(modack.extend, Some(Duration::from_millis(becomes)));
     }
     let text = format!(r#"{{"op":"NACK","topic":"t","group":"g","id":"{ID}","reason":"{}"}}"#, "é".repeat(5_000));
     let Ok(Request::Nack(nack)) = decode(&text).request else { panic!("{text}") };

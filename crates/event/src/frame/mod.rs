@@ -24,4 +24,4 @@ pub use answer::{Answer, Delivered, DeliveryContext, Done, Refusal};
 pub use corr::Corr;
 pub use decode::{Ack, Auth, Frame, Ids, Modack, Nack, Named, Op, Ping, Request, Settled, decode};
 pub use publish::{Item, Publish};
-pub use subscribe::Subscribe;
+pub use subscribe::{NamedOptions, Subscribe};

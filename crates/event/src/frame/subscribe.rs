@@ -18,12 +18,23 @@ pub struct Subscribe<'a> {
     pub selector: Selector,
     /// The group; none for an ephemeral tail.
     pub group: Option<Group>,
-    /// The options, in the contract's ranges.
+    /// The options. Lease and in-flight may be above the hub's caps.
     pub options: SubscribeOptions,
     /// True if deliveries come as `EVENTS`.
     pub batch: bool,
-    /// Most events of an `EVENTS` frame, where `batchSize` was said.
-    pub most: Option<usize>,
+    /// The options that the hub treats otherwise where the client named them.
+    pub named: NamedOptions,
+}
+
+/// The options that a client named itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedOptions {
+    /// `batchSize`: it bounds the `EVENTS` frames too.
+    pub batch_size: Option<usize>,
+    /// `ackTimeoutMs`; else the hub's default counts.
+    pub ack_timeout: Option<Duration>,
+    /// `maxInFlight`.
+    pub max_in_flight: Option<usize>,
 }
 
 asked! {
@@ -40,7 +51,6 @@ asked! {
 
 const MAX_IN_FLIGHT: u64 = limits::MAX_IN_FLIGHT as u64;
 const MIN_LEASE: u64 = limits::MIN_LEASE.as_millis() as u64;
-const MAX_LEASE: u64 = limits::MAX_LEASE.as_millis() as u64;
 
 asked! {
     /// `opts` of a `SUBSCRIBE` as it stands on the wire.
@@ -54,12 +64,12 @@ asked! {
         after_id: Option<EventId>,
         /// Further topics or patterns.
         topics: Vec<Selector> as List<Selector, 0, { limits::MAX_SELECTORS }>,
-        /// Most events held without an ack; 100 if left out.
-        max_in_flight: Option<usize> as Option<Number<1, MAX_IN_FLIGHT>>,
+        /// Most events held without an ack; 100 if left out. Lowered to the hub's max_in_flight.
+        max_in_flight: Option<usize> as Option<Number<1, { limits::MAX_SAFE_INTEGER }>>,
         /// How many events are read at a time, and the most that an EVENTS frame has.
         batch_size: Option<usize> as Option<Number<1, MAX_IN_FLIGHT>>,
-        /// How long a delivery is leased; 30,000 if left out.
-        ack_timeout: Option<Duration> as Option<Number<MIN_LEASE, MAX_LEASE>>,
+        /// How long a delivery is leased; the hub's ack_timeout if left out. Lowered to its max_ack_timeout.
+        ack_timeout: Option<Duration> as Option<Number<MIN_LEASE, { limits::MAX_SAFE_INTEGER }>>,
         /// Deliveries before a dead letter; 0: no limit.
         max_attempts: Option<u32> as Option<Number<0, { u32::MAX as u64 }>>,
         /// Which events the group wants; the kinds combine with AND.
@@ -89,9 +99,10 @@ impl<'a> Members<'a> for Subscribe<'a> {
     fn read(split: &mut FrameFields<'a>) -> Result<Self, Invalid> {
         let OnWire { topic, group, opts } = OnWire::read(split)?;
         let selector = Selector::parse(&topic)?;
-        let most = opts.batch_size;
+        let Options { batch_size, ack_timeout, max_in_flight, .. } = opts;
+        let named = NamedOptions { batch_size, ack_timeout, max_in_flight };
         let (options, batch) = opts.checked().map_err(|refused| refused.within("opts."))?;
-        Ok(Self { topic, selector, group, options, batch, most })
+        Ok(Self { topic, selector, group, options, batch, named })
     }
 }
 
@@ -117,7 +128,6 @@ impl Options<'_> {
             ordered: self.ordered.unwrap_or_default(),
             resume: self.resume.map(|resume| resume.into()),
         };
-        options.check()?;
         Ok((options, self.batch))
     }
 }

@@ -12,7 +12,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use promethean_bus::{Answer, Given, Receipt, Request, TopicGate};
-use promethean_event::frame::{self, write};
+use promethean_event::frame::{self, NamedOptions, write};
 use promethean_event::{Code, EventId, Group, Selector, SubscribeOptions, limits};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -74,7 +74,8 @@ pub(super) async fn consume(
     let max = within("max", asked.max.unwrap_or(MAX), 1, MOST)?;
     let wait = Duration::from_millis(within("waitMs", asked.wait_ms.unwrap_or(0), 0, LONGEST_WAIT)?);
     let auto_ack = asked.auto_ack;
-    let options = options(&selector, &group, asked)?;
+    let (mut options, named) = options(&selector, &group, asked)?;
+    let warnings = hub.config.caps.apply(named, &mut options);
     let gate: TopicGate = {
         let (policy, group) = (Arc::clone(&caller.identity.policy), group.clone());
         Arc::new(move |topic| policy.allows(Action::Subscribe, topic, Some(&group)))
@@ -91,15 +92,21 @@ pub(super) async fn consume(
         let ids: Vec<_> = given.iter().map(|given| (given.event.id, Some(given.lease))).collect();
         hub.bus.answer(&selector, &group, &ids, Answer::Ack).await?;
     }
-    Ok(json_text(events_body(&given, &hub)))
+    Ok(json_text(events_body(&given, &warnings, &hub)?))
 }
 
-fn events_body(given: &[Given], hub: &Hub) -> Vec<u8> {
+fn events_body(given: &[Given], warnings: &[String], hub: &Hub) -> Result<Vec<u8>, Rejection> {
     let now = hub.bus.now();
     let mut out = br#"{"events":["#.to_vec();
     given.iter().for_each(|one| write::next_event(&mut out, &one.event, context(one, now)));
-    out.extend_from_slice(b"]}");
-    out
+    out.push(b']');
+    if !warnings.is_empty() {
+        out.extend_from_slice(br#","warnings":"#);
+        serde_json::to_writer(&mut out, warnings)
+            .map_err(|error| Rejection::new(Code::BadRequest, format!("warnings: {error}")))?;
+    }
+    out.push(b'}');
+    Ok(out)
 }
 
 fn of_query(query: &Query) -> Result<Consume, Rejection> {
@@ -120,8 +127,8 @@ fn of_query(query: &Query) -> Result<Consume, Rejection> {
     })
 }
 
-/// Reads the options as those of a `SUBSCRIBE` frame.
-fn options(selector: &Selector, group: &Group, asked: Consume) -> Result<SubscribeOptions, Rejection> {
+/// Reads the options as those of a `SUBSCRIBE` frame, and those that the client named.
+fn options(selector: &Selector, group: &Group, asked: Consume) -> Result<(SubscribeOptions, NamedOptions), Rejection> {
     let opts: Map<String, Value> = [
         ("from", asked.from),
         ("ts", asked.ts),
@@ -137,7 +144,7 @@ fn options(selector: &Selector, group: &Group, asked: Consume) -> Result<Subscri
     let frame = json!({"op": "SUBSCRIBE", "topic": selector.as_str(), "group": group.as_str(), "opts": opts});
     let text = frame.to_string();
     match frame::decode(&text).request {
-        Ok(frame::Request::Subscribe(subscribe)) => Ok(subscribe.options),
+        Ok(frame::Request::Subscribe(subscribe)) => Ok((subscribe.options, subscribe.named)),
         Ok(_) => Err(Rejection::new(Code::BadRequest, "the options are not those of a subscription")),
         Err(invalid) => {
             let Rejection { code, msg, .. } = invalid.into();
@@ -247,8 +254,7 @@ pub(super) async fn extend(
 ) -> Result<Response, Rejection> {
     let (selector, group) = named(&caller, path)?;
     let Extended { ids, extend_ms, leases } = parse_json(&read_body(body, hub.config.max_frame_bytes).await?)?;
-    let by = extend_ms.map_or(SubscribeOptions::default().ack_timeout, Duration::from_millis);
-    let by = by.clamp(limits::MIN_EXTENSION, limits::MAX_LEASE);
+    let by = hub.config.caps.extension(extend_ms.map(Duration::from_millis));
     Ok(json_body(&answer(&hub, &selector, &group, ids, &leases, Answer::Extend { by }).await?))
 }
 

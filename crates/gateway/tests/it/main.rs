@@ -3,6 +3,7 @@
 mod asyncapi;
 mod audit;
 mod buffers;
+mod caps;
 mod harness;
 mod http_cloud_events;
 mod http_consume;

@@ -101,9 +101,7 @@ async fn a_field_of_the_wrong_type_is_named_and_corr_comes_back() {
 
 #[tokio::test]
 async fn an_option_out_of_range_is_named() {
-    for (option, value) in
-        [("maxInFlight", 0), ("maxInFlight", 10_001), ("batchSize", 0), ("ackTimeoutMs", 99), ("maxAttempts", -1)]
-    {
+    for (option, value) in [("maxInFlight", 0), ("batchSize", 0), ("ackTimeoutMs", 99), ("maxAttempts", -1)] {
         let frame = json!({"op": "SUBSCRIBE", "topic": "a", "group": "g", "opts": {option: value}}).to_string();
         assert!(message(&refused(&frame, "bad_request").await).starts_with(&format!("opts.{option}")));
     }

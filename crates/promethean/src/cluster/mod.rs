@@ -242,7 +242,8 @@ impl Member {
                 }
                 frame["release"] = (*release).into();
             }
-            Answer::Extend { by } => frame["extend_ms"] = millis(*by).into(),
+            Answer::Extend { by: Some(by) } => frame["extend_ms"] = millis(*by).into(),
+            Answer::Extend { by: None } => {}
         }
         serde_json::to_vec(&frame).unwrap_or_default()
     }

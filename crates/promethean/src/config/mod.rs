@@ -14,10 +14,10 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use promethean_event::Topic;
-use promethean_gateway::EdgeConfig;
+use promethean_event::{Topic, limits};
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
 use promethean_gateway::limits::Rate;
+use promethean_gateway::{Caps, EdgeConfig};
 use promethean_store::TopicSettings;
 use promethean_store::log::{Options, Sync};
 
@@ -117,6 +117,7 @@ impl Config {
             max_frame_bytes: read.size("max_frame_bytes")?,
             max_buffered_bytes: read.buffers("max_buffered_bytes")?,
             max_connection_bytes: read.size("max_connection_bytes")?,
+            caps: read.caps()?,
             max_subscriptions: read.count("max_subscriptions")?,
             metrics_max_series: read.count("metrics_max_series")?,
             metrics_public: read.yes("metrics_public")?,
@@ -220,6 +221,23 @@ impl<'a> Reader<'a> {
             "" | "false" | "0" | "no" | "off" => Ok(false),
             _ => Err(format!("{text:?} is neither true nor false")),
         })
+    }
+
+    fn caps(&self) -> Result<Caps, ConfigError> {
+        let max_ack_timeout = self.parsed("max_ack_timeout", |text| match units::duration(text)? {
+            time if (limits::MIN_EXTENSION..=limits::MAX_LEASE).contains(&time) => Ok(time),
+            _ => Err(format!("{text} must be 1s to 12h")),
+        })?;
+        let ack_timeout = self.parsed("ack_timeout", |text| match units::duration(text)? {
+            time if time < limits::MIN_LEASE => Err(format!("{text} is too short; at least 100ms")),
+            time if time > max_ack_timeout => Err(format!("{text} is longer than max_ack_timeout")),
+            time => Ok(time),
+        })?;
+        let max_in_flight = self.count("max_in_flight")?;
+        if max_in_flight > limits::MAX_IN_FLIGHT {
+            return Err(self.wrong("max_in_flight", format!("must be 1 to {}", limits::MAX_IN_FLIGHT)));
+        }
+        Ok(Caps { ack_timeout, max_ack_timeout, max_in_flight })
     }
 
     fn leeway(&self) -> Result<Duration, ConfigError> {

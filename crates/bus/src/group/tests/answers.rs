@@ -17,7 +17,7 @@ fn without_a_lease_only_the_holder_can_nack_or_extend() {
     desk.run();
     let holder = desk.out[0].member;
     let other = 3 - holder;
-    let extend = Answer::Extend { by: Duration::from_secs(5) };
+    let extend = Answer::Extend { by: Some(Duration::from_secs(5)) };
     let before: Vec<_> = desk.dispatcher.inspect().collect();
     for by in [other, 99] {
         assert_eq!(desk.answer(by, seq, None, &nack(None)), Receipt::NotInFlight);
@@ -87,7 +87,7 @@ fn releases_in_a_loop_leave_no_timers_behind() {
     desk.publish_many(2, None);
     desk.run();
     // The lease that ends first stays in force: nothing behind it is ever taken from the top of the heap.
-    desk.answer(1, 1, None, &Answer::Extend { by: Duration::from_secs(1) });
+    desk.answer(1, 1, None, &Answer::Extend { by: Some(Duration::from_secs(1)) });
     let release = Answer::Nack { reason: None, delay: None, release: true };
     for _ in 0..10_000 {
         assert_eq!(desk.answer(1, 2, None, &release), Receipt::Done);

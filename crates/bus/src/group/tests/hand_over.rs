@@ -57,7 +57,7 @@ fn an_extension_begins_the_lease_that_it_sets() {
     desk.dispatcher.on_stamps(1);
     let seq = desk.publish(None);
     desk.run();
-    assert_eq!(desk.answer(1, seq, None, &Answer::Extend { by: Duration::from_secs(2) }), Receipt::Done);
+    assert_eq!(desk.answer(1, seq, None, &Answer::Extend { by: Some(Duration::from_secs(2)) }), Receipt::Done);
     desk.dispatcher.on_handed(1, desk.lease_of(seq).expect("given"), desk.now);
     desk.pass(Duration::from_secs(2));
     assert_eq!(desk.run(), [seq]);

@@ -148,7 +148,7 @@ impl World {
             }
             Op::Release(which) => self.answer(which, &nack(None, true), true, &mut out),
             Op::Extend(which, ms) => {
-                self.answer(which, &Answer::Extend { by: Duration::from_millis(ms) }, true, &mut out)
+                self.answer(which, &Answer::Extend { by: Some(Duration::from_millis(ms)) }, true, &mut out)
             }
             Op::Pass(ms) => self.now = self.now + Duration::from_millis(ms),
             Op::Seek(to) => self.seek(to % (self.tail + 1)),
@@ -240,7 +240,8 @@ impl World {
                 *self.failed.entry(seq).or_default() += u32::from(!release);
             }
             Answer::Extend { by } => {
-                let by = (*by).clamp(Duration::from_secs(1), Duration::from_secs(12 * 3600));
+                let by =
+                    by.unwrap_or(Duration::from_secs(30)).clamp(Duration::from_secs(1), Duration::from_secs(12 * 3600));
                 if let Some(deliver) = self.held.get_mut(&seq) {
                     deliver.deadline = self.now + by;
                     self.begun.insert(deliver.lease);
@@ -494,7 +495,7 @@ impl Old {
         match self {
             Old::Ack => Answer::Ack,
             Old::Nack => nack(Some(Duration::from_millis(1_500)), false),
-            Old::Extend => Answer::Extend { by: Duration::from_secs(2) },
+            Old::Extend => Answer::Extend { by: Some(Duration::from_secs(2)) },
         }
     }
 }

@@ -47,13 +47,20 @@ impl<'h> Core<'h> {
 
     pub(super) fn begin_subscribe(&mut self, subscribe: Subscribe<'_>, corr: Option<Corr>) {
         let Some(identity) = &self.identity else { return };
-        let Subscribe { topic, selector, group, options, batch, most } = subscribe;
+        let Subscribe { topic, selector, group, mut options, batch, named } = subscribe;
         let mut selectors = vec![selector.clone()];
         selectors.extend(options.topics.iter().filter(|one| **one != selector).cloned());
         if let Some(forbidden) = first_forbidden(&identity.policy, &selectors, group.as_ref()) {
             let rejection = Rejection::forbidden(Action::Subscribe, forbidden.as_str());
             return self.refuse(Op::Subscribe, corr, rejection);
         }
+        let warnings = match identity.relay {
+            None => self.hub.config.caps.apply(named, &mut options),
+            // Another hub has applied its own.
+            Some(_) => Vec::new(),
+        };
+        // A quiet connection gets no OK without a mark.
+        let corr = if corr.is_some() || !self.quiet { Corr::and_warnings(corr, warnings) } else { corr };
         let patterns = selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_)));
         let gate = patterns.then(|| self.gate(group.clone()));
         let max_in_flight = options.max_in_flight;
@@ -62,7 +69,7 @@ impl<'h> Core<'h> {
             group: group.clone(),
             selectors,
             batch,
-            most: most.unwrap_or(usize::MAX),
+            most: named.batch_size.unwrap_or(usize::MAX),
             max_in_flight,
         };
         let request = Request { topic: selector, group, options, gate, relayed: identity.relay.clone() };

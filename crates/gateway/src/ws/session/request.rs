@@ -112,7 +112,7 @@ impl Core<'_> {
                 let found = self.find(&of);
                 self.with_found(op, corr, found, |core, id, corr| {
                     let Some(subscription) = core.subscriptions.get_mut(id) else { return };
-                    let answer = Answer::Extend { by: extend };
+                    let answer = Answer::Extend { by: core.hub.config.caps.extension(extend) };
                     core.settles.add(&subscription.membership, &ids, lease, answer, corr, Vec::new());
                 });
             }
