@@ -1,7 +1,11 @@
 //! Everything that is published together: sealed at once, appended as one batch, answered one by one.
 
-use promethean_event::{Draft, EventId, IdMaker, Invalid, Limits, Millis, NewEvent, Sealer, Seq, Topic};
-use promethean_store::{Appended, Error as StoreError, EventLog, Outcome};
+use std::borrow::Cow;
+
+use promethean_event::{
+    Draft, EventId, IdMaker, Invalid, Limits, Millis, NewEvent, PublishOptions, Sealer, Seq, Topic,
+};
+use promethean_store::{Appended, Error as StoreError, EventLog, EventSettings, Outcome};
 
 use crate::Error;
 
@@ -31,19 +35,18 @@ pub struct Burst<'a> {
     limits: Limits,
     now: Millis,
     units: u32,
-    /// The topic sealed last and its partitions: a burst is of one topic nearly always.
-    known: Option<(Topic, u32)>,
+    /// The topic sealed last and its settings: a burst is of one topic nearly always.
+    known: Option<(Topic, EventSettings)>,
 }
 
-/// What a burst asks the store: how many partitions a topic has, and a limit of its own.
+/// The part of the store that a burst asks.
 pub(crate) trait EventLogSettings: Send + Sync {
-    fn of(&self, topic: &Topic) -> (u32, Option<u64>);
+    fn of(&self, topic: &Topic) -> EventSettings;
 }
 
 impl<T: EventLog + ?Sized> EventLogSettings for std::sync::Arc<T> {
-    fn of(&self, topic: &Topic) -> (u32, Option<u64>) {
-        let settings = self.event_settings(topic);
-        (settings.partitions, settings.max_event_bytes)
+    fn of(&self, topic: &Topic) -> EventSettings {
+        self.event_settings(topic)
     }
 }
 
@@ -111,17 +114,21 @@ impl<'a> Burst<'a> {
     }
 
     fn seal(&mut self, draft: &Draft<'_>) -> Result<(), Invalid> {
-        let partitions = match &self.known {
-            Some((topic, partitions)) if *topic == draft.topic => *partitions,
-            _ => {
-                let (partitions, most) = self.log.of(&draft.topic);
-                self.sealer.limit(stricter(self.limits, most));
-                self.known = Some((draft.topic.clone(), partitions));
-                partitions
-            }
-        };
+        if self.known.as_ref().is_none_or(|(topic, _)| *topic != draft.topic) {
+            let settings = self.log.of(&draft.topic);
+            self.sealer.limit(stricter(self.limits, settings.max_event_bytes));
+            self.known = Some((draft.topic.clone(), settings));
+        }
+        let Some((_, settings)) = &self.known else { return Ok(()) };
         let id = draft.options.id.unwrap_or_else(|| self.ids.next(self.now));
-        self.sealer.seal(draft, id, self.now, partitions, self.units)
+        if let (Some(path), None) = (&settings.key_path, &draft.options.key)
+            && let Some(key) = path.key_of(&draft.payload)
+        {
+            let options = PublishOptions { key: Some(key), ..draft.options.clone() };
+            let keyed = Draft { topic: draft.topic.clone(), payload: Cow::Borrowed(&draft.payload), options };
+            return self.sealer.seal(&keyed, id, self.now, settings.partitions, self.units);
+        }
+        self.sealer.seal(draft, id, self.now, settings.partitions, self.units)
     }
 
     /// The sealed events and how many units they are.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use promethean_event::{DEFAULT_PARTITIONS, Invalid, Topic};
+use promethean_event::{DEFAULT_PARTITIONS, Invalid, KeyPath, Topic};
 use serde::{Deserialize, Serialize};
 
 use crate::snapshots::check_pair;
@@ -24,6 +24,9 @@ pub struct TopicSettings {
     /// The largest event, where it is less than the hub's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_event_bytes: Option<u64>,
+    /// The place in the payload where events that bring no key have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_path: Option<KeyPath>,
 }
 
 impl Default for TopicSettings {
@@ -34,23 +37,30 @@ impl Default for TopicSettings {
             compaction: None,
             snapshot: None,
             max_event_bytes: None,
+            key_path: None,
         }
     }
 }
 
 /// What of a topic's settings counts for every event that is published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSettings {
     /// As [`TopicSettings::partitions`].
     pub partitions: u32,
     /// As [`TopicSettings::max_event_bytes`].
     pub max_event_bytes: Option<u64>,
+    /// As [`TopicSettings::key_path`].
+    pub key_path: Option<KeyPath>,
 }
 
 impl TopicSettings {
     /// What of them counts for every event.
     pub fn of_events(&self) -> EventSettings {
-        EventSettings { partitions: self.partitions, max_event_bytes: self.max_event_bytes }
+        EventSettings {
+            partitions: self.partitions,
+            max_event_bytes: self.max_event_bytes,
+            key_path: self.key_path.clone(),
+        }
     }
 
     /// True if they make sense for `topic` by themselves; among others, see [`SnapshotTargets`](crate::SnapshotTargets).
@@ -179,7 +189,12 @@ mod tests {
         assert_eq!(serde_json::to_string(&read).expect("JSON"), old, "what is not used is not written");
         let topic = Topic::parse("state.of.it").expect("a topic");
         let snapshot = SnapshotJob { topic: Some(topic), keys: vec!["a".into()], ..SnapshotJob::default() };
-        let new = TopicSettings { snapshot: Some(snapshot), max_event_bytes: Some(9), ..read };
+        let new = TopicSettings {
+            snapshot: Some(snapshot),
+            max_event_bytes: Some(9),
+            key_path: KeyPath::parse("/id").ok(),
+            ..read
+        };
         let text = serde_json::to_string(&new).expect("JSON");
         assert_eq!(serde_json::from_str::<TopicSettings>(&text).expect("readable"), new);
         let bad = text.replace("state.of.it", "state of it");

@@ -29,7 +29,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ),
     (
         "Settings",
-        "topic: text, partitions: n, maxAgeMs?: n, maxBytes?: n, maxEvents?: n, maxEventBytes?: n, compaction: flag, \
+        "topic: text, partitions: n, maxAgeMs?: n, maxBytes?: n, maxEvents?: n, maxEventBytes?: n, keyPath?: text, compaction: flag, \
          tombstoneGraceMs?: n, snapshot: flag, snapshotTopic?: text, snapshotIntervalMs?: n, snapshotKeys?: [text]",
     ),
     ("Groups", "groups: [Group]"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use promethean_event::{Code, DEFAULT_PARTITIONS, Topic};
+use promethean_event::{Code, DEFAULT_PARTITIONS, KeyPath, Topic};
 use promethean_store::{Compaction, SnapshotJob, SnapshotTargets, Store, TopicSettings};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -32,6 +32,8 @@ struct Shown {
     max_events: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_event_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_path: Option<KeyPath>,
     compaction: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     tombstone_grace_ms: Option<u64>,
@@ -46,7 +48,7 @@ struct Shown {
 
 impl Shown {
     fn of(topic: Topic, settings: TopicSettings) -> Self {
-        let TopicSettings { partitions, retention, compaction, snapshot, max_event_bytes } = settings;
+        let TopicSettings { partitions, retention, compaction, snapshot, max_event_bytes, key_path } = settings;
         Self {
             snapshot_topic: snapshot.as_ref().and_then(|job| job.target(&topic).ok()),
             topic,
@@ -55,6 +57,7 @@ impl Shown {
             max_bytes: retention.max_bytes,
             max_events: retention.max_events,
             max_event_bytes,
+            key_path,
             compaction: compaction.is_some(),
             tombstone_grace_ms: compaction.map(|compaction| millis(compaction.tombstone_grace)),
             snapshot: snapshot.is_some(),
@@ -80,6 +83,8 @@ struct Change {
     max_events: Option<Option<u64>>,
     #[serde(deserialize_with = "given")]
     max_event_bytes: Option<Option<u64>>,
+    #[serde(deserialize_with = "given")]
+    key_path: Option<Option<String>>,
     #[serde(deserialize_with = "given")]
     compaction: Option<Option<bool>>,
     #[serde(deserialize_with = "given")]
@@ -117,6 +122,10 @@ impl Change {
         retention.max_bytes = self.max_bytes.unwrap_or(retention.max_bytes);
         retention.max_events = self.max_events.unwrap_or(retention.max_events);
         settings.max_event_bytes = self.max_event_bytes.unwrap_or(settings.max_event_bytes);
+        if let Some(path) = self.key_path {
+            let path = path.as_deref().map(KeyPath::parse).transpose();
+            settings.key_path = path.map_err(|reason| format!("keyPath: {reason}"))?;
+        }
         let compacted = self.compaction.map_or(settings.compaction.is_some(), Option::unwrap_or_default);
         settings.compaction = compacted.then(|| settings.compaction.unwrap_or_default());
         match (self.tombstone_grace_ms, settings.compaction.as_mut()) {
@@ -205,6 +214,9 @@ mod tests {
         assert_eq!(settings.compaction.map(|compaction| millis(compaction.tombstone_grace)), Some(5));
         assert_eq!(settings.snapshot.as_ref().map(|job| millis(job.interval)), Some(500));
         assert_eq!(changed(&settings, "{}"), Ok(settings.clone()));
+        let keyed = changed(&settings, r#"{"keyPath":"/id"}"#).expect("good");
+        assert_eq!(keyed.key_path, KeyPath::parse("/id").ok());
+        assert_eq!(changed(&keyed, r#"{"keyPath":null}"#), Ok(settings.clone()));
         let less = changed(&settings, r#"{"maxBytes":null,"snapshot":false,"partitions":4}"#).expect("good");
         assert_eq!((less.retention.max_bytes, less.snapshot.is_none(), less.partitions), (None, true, 4));
         assert_eq!((less.retention.max_age, less.compaction), (settings.retention.max_age, settings.compaction));
@@ -244,6 +256,7 @@ mod tests {
             (r#"{"maxBytes":0}"#, "max_bytes"),
             (r#"{"maxEvents":0}"#, "max_events"),
             (r#"{"maxEventBytes":0}"#, "max_event_bytes"),
+            (r#"{"keyPath":"id"}"#, "keyPath"),
             (r#"{"retentionDays":99999999999999}"#, "max_age"),
             (r#"{"retentionDays":18446744073709551615}"#, "retentionDays"),
             (r#"{"maxAgeMs":18446744073709551615}"#, "max_age"),

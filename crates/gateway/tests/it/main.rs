@@ -10,6 +10,7 @@ mod http_consume;
 mod http_publish;
 mod http_read;
 mod hygiene;
+mod key_path;
 mod listener;
 mod ops_auth;
 mod ops_change;

@@ -57,6 +57,9 @@ pub(crate) struct SetArgs {
     /// The largest event (64KiB), or none for the hub's limit.
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_event_bytes: Option<String>,
+    /// Where the key of an event stands in its payload if the publisher names none, as a JSON Pointer (/order/id); or none.
+    #[arg(long, value_name = "POINTER")]
+    pub(crate) key_path: Option<String>,
     /// Keep only the latest event of each key.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) compaction: Option<bool>,

@@ -154,12 +154,13 @@ fn changes(args: &SetArgs) -> Result<Map<String, Value>, Failure> {
     };
     let name = |_: &str, text: &str| Ok(if text == "none" { Value::Null } else { json!(text) });
     type Read<'a> = &'a dyn Fn(&str, &str) -> Result<Value, Failure>;
-    let texts: [(&str, &str, &Option<String>, Read<'_>); 8] = [
+    let texts: [(&str, &str, &Option<String>, Read<'_>); 9] = [
         ("maxAgeMs", "--max-age", &args.max_age, &time),
         ("retentionDays", "--retention-days", &args.retention_days, &number),
         ("maxBytes", "--max-bytes", &args.max_bytes, &size),
         ("maxEvents", "--max-events", &args.max_events, &number),
         ("maxEventBytes", "--max-event-bytes", &args.max_event_bytes, &size),
+        ("keyPath", "--key-path", &args.key_path, &name),
         ("tombstoneGraceMs", "--tombstone-grace", &args.tombstone_grace, &time),
         ("snapshotTopic", "--snapshot-topic", &args.snapshot_topic, &name),
         ("snapshotIntervalMs", "--snapshot-interval", &args.snapshot_interval, &time),
@@ -278,6 +279,7 @@ mod tests {
             ("--max-bytes", "maxBytes"),
             ("--max-events", "maxEvents"),
             ("--max-event-bytes", "maxEventBytes"),
+            ("--key-path", "keyPath"),
             ("--tombstone-grace", "tombstoneGraceMs"),
             ("--snapshot-topic", "snapshotTopic"),
             ("--snapshot-interval", "snapshotIntervalMs"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use promethean_event::Topic;
+use promethean_event::{KeyPath, Topic};
 use promethean_store::{Compaction, Retention, SnapshotJob, SnapshotTargets, TopicSettings};
 use serde::Deserialize;
 
@@ -32,6 +32,7 @@ struct Table {
     #[serde(alias = "batchKeys")]
     snapshot_keys: Option<Vec<String>>,
     max_event_bytes: Option<Size>,
+    key_path: Option<String>,
 }
 
 /// `1073741824` or `"1GiB"`.
@@ -60,6 +61,7 @@ const KEYS: &[&str] = &[
     "snapshot_keys",
     "batchKeys",
     "max_event_bytes",
+    "key_path",
 ];
 
 /// Reads the tables of `file`.
@@ -113,6 +115,8 @@ fn settings(topic: &Topic, table: Table) -> Result<TopicSettings, String> {
     };
     let max_bytes = table.max_bytes.map(|size| size.bytes("max_bytes")).transpose()?;
     let max_event_bytes = table.max_event_bytes.map(|size| size.bytes("max_event_bytes")).transpose()?;
+    let key_path = table.key_path.as_deref().map(KeyPath::parse).transpose();
+    let key_path = key_path.map_err(|reason| format!("key_path: {reason}"))?;
     let compaction = match (table.compaction, table.tombstone_grace) {
         (false, Some(_)) => return Err("tombstone_grace needs compaction = true".into()),
         (false, None) => None,
@@ -128,6 +132,7 @@ fn settings(topic: &Topic, table: Table) -> Result<TopicSettings, String> {
         compaction,
         snapshot,
         max_event_bytes,
+        key_path,
     };
     settings.check(topic)?;
     Ok(settings)
@@ -195,6 +200,7 @@ mod tests {
             intervalMs = 5000
             batchKeys = ["a", "b"]
             max_event_bytes = "64KiB"
+            key_path = "/id"
             ["agent.state"]
             snapshot = true
             snapshot_interval = "10s"
@@ -216,6 +222,7 @@ mod tests {
         let (topic, keys) = (Some(Topic::parse("kv.now").expect("a topic")), vec!["a".to_owned(), "b".to_owned()]);
         assert_eq!(kv.snapshot, Some(SnapshotJob { topic, interval: Duration::from_secs(5), keys }));
         assert_eq!(kv.max_event_bytes, Some(64 << 10));
+        assert_eq!(kv.key_path, KeyPath::parse("/id").ok());
         let ten = SnapshotJob { interval: Duration::from_secs(10), ..SnapshotJob::default() };
         assert_eq!(of("agent.state").snapshot, Some(ten));
         assert_eq!((of("process.state").snapshot, of("none").snapshot), (None, None));
@@ -261,6 +268,7 @@ mod tests {
             ("[a]\nmax_bytes = 0", "max_bytes"),
             ("[a]\nmax_events = 0", "max_events"),
             ("[a]\nmax_event_bytes = 0", "max_event_bytes"),
+            ("[a]\nkey_path = \"id\"", "key_path"),
             ("[a]\nsnapshot_topic = \"dlq.b\"", "dead letters"),
             ("[a]\nsnapshot_topic = \"b\"\n[b]\nsnapshot_topic = \"a\"", "a → b → a"),
             ("[a]\nsnapshot_topic = \"b.snapshot\"\n[b]\nsnapshot = true", "snapshots of b"),

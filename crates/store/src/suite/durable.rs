@@ -64,6 +64,7 @@ pub async fn settings_trims_and_groups_survive_a_reopen(place: Box<dyn Place>) {
             keys: vec!["k".to_owned()],
         }),
         max_event_bytes: Some(4_096),
+        key_path: promethean_event::KeyPath::parse("/order/id").ok(),
     };
     store.set_settings(&topic("empty"), settings.clone()).await.expect("set");
     append(&*store, &vec![event("a"); 6]).await;

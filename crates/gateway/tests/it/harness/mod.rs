@@ -65,13 +65,17 @@ impl Setup {
         let auth = Authenticator::new(&self.auth).expect("a configuration");
         let mut hub = Hub::new(bus, auth, self.quotas, self.edge);
         hub.audit = self.audit;
-        let hub = Arc::new(hub);
-        let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
-        let addr = listener.local_addr();
-        let intake = change(Intake::new(100, None).buffers(&hub.buffers));
-        tokio::spawn(listener.serve(router(Arc::clone(&hub)), intake, hub.drain.watch()));
-        Served { addr, hub }
+        serve(Arc::new(hub), router, change).await
     }
+}
+
+/// Serves `hub` on a port of its own.
+pub(crate) async fn serve(hub: Arc<Hub>, router: fn(Arc<Hub>) -> Router, change: fn(Intake) -> Intake) -> Served {
+    let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
+    let addr = listener.local_addr();
+    let intake = change(Intake::new(100, None).buffers(&hub.buffers));
+    tokio::spawn(listener.serve(router(Arc::clone(&hub)), intake, hub.drain.watch()));
+    Served { addr, hub }
 }
 
 /// A JWT with `scopes`, good for a while.

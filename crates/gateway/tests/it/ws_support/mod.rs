@@ -72,6 +72,11 @@ impl Server {
         Self { hub, addr }
     }
 
+    /// The same hub over HTTP.
+    pub(crate) async fn http(&self) -> crate::harness::Served {
+        crate::harness::serve(Arc::clone(&self.hub), promethean_gateway::http::router, |intake| intake).await
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("ws://{}/any/path?at=all", self.addr)
     }

@@ -9,7 +9,7 @@ pub(in crate::log) mod ordered;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
@@ -43,6 +43,8 @@ pub(in crate::log) struct TopicState {
     /// Of the settings what counts for every event: to be had without the lock.
     partitions: AtomicU32,
     max_event_bytes: AtomicU64,
+    /// True if its settings have a `key_path`, which stands under the lock.
+    keyed: AtomicBool,
     watch: watch::Sender<Tail>,
 }
 
@@ -187,6 +189,7 @@ impl TopicState {
             number,
             partitions: AtomicU32::new(0),
             max_event_bytes: AtomicU64::new(0),
+            keyed: AtomicBool::new(false),
             watch,
         };
         state.set(entry.settings.clone());
@@ -198,6 +201,7 @@ impl TopicState {
         let mut inner = self.inner.lock();
         self.partitions.store(settings.partitions, Relaxed);
         self.max_event_bytes.store(settings.max_event_bytes.unwrap_or(u64::MAX), Relaxed);
+        self.keyed.store(settings.key_path.is_some(), Relaxed);
         inner.settings = settings;
     }
 
@@ -207,6 +211,7 @@ impl TopicState {
         EventSettings {
             partitions: self.partitions.load(Relaxed),
             max_event_bytes: (max_event_bytes < u64::MAX).then_some(max_event_bytes),
+            key_path: if self.keyed.load(Relaxed) { self.inner.lock().settings.key_path.clone() } else { None },
         }
     }
 
