@@ -3,8 +3,8 @@
 //! Bounded: over `max_series` topics or groups, the rest is counted under `_other`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -83,6 +83,34 @@ pub struct GroupMetrics {
     pub dead_lettered: AtomicU64,
     /// Events held by members now.
     pub in_flight: AtomicU64,
+    times: OnceLock<Box<GroupTimes>>,
+}
+
+/// The durations of a group, from its first one on: idle groups have none.
+#[derive(Debug, Default)]
+pub struct GroupTimes {
+    /// Publish to ack.
+    pub delivery_latency: Histogram,
+    /// Delivery to ack.
+    pub handler_duration: Histogram,
+    /// Reading events.
+    pub poll_duration: Histogram,
+}
+
+impl GroupMetrics {
+    /// The durations, if there were any.
+    pub fn times(&self) -> Option<&GroupTimes> {
+        self.times.get().map(AsRef::as_ref)
+    }
+
+    /// Counts a read of events.
+    pub(crate) fn polled(&self, took: Duration) {
+        self.timed().poll_duration.observe(took);
+    }
+
+    fn timed(&self) -> &GroupTimes {
+        self.times.get_or_init(Box::default)
+    }
 }
 
 /// The topic and group that something is counted under.
@@ -97,12 +125,6 @@ pub struct Metrics {
     max_series: usize,
     topics: Mutex<HashMap<Box<str>, Arc<TopicMetrics>, RandomState>>,
     groups: Mutex<HashMap<GroupName, Arc<GroupMetrics>, RandomState>>,
-    /// Publish to ack.
-    pub delivery_latency: Histogram,
-    /// Delivery to ack.
-    pub handler_duration: Histogram,
-    /// Reading events for a group.
-    pub poll_duration: Histogram,
     /// Appending a burst.
     pub append_duration: Histogram,
 }
@@ -113,9 +135,6 @@ impl Metrics {
             max_series: max_series.max(1),
             topics: Mutex::default(),
             groups: Mutex::default(),
-            delivery_latency: Histogram::default(),
-            handler_duration: Histogram::default(),
-            poll_duration: Histogram::default(),
             append_duration: Histogram::default(),
         })
     }
@@ -148,6 +167,16 @@ impl Metrics {
         self.topics.lock().iter().map(|(name, metrics)| (name.clone(), Arc::clone(metrics))).collect()
     }
 
+    /// Publish to ack, of all groups together: the counts as [`Histogram::read`] returns them.
+    pub fn delivery_latency(&self) -> [u64; BUCKETS_MS.len() + 1] {
+        let mut sum = [0; BUCKETS_MS.len() + 1];
+        for times in self.groups.lock().values().filter_map(|metrics| metrics.times()) {
+            let (counts, _) = times.delivery_latency.read();
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        sum
+    }
+
     /// All groups counted.
     pub fn groups(&self) -> Vec<GroupSeries> {
         self.groups.lock().iter().map(|(name, metrics)| (name.clone(), Arc::clone(metrics))).collect()
@@ -156,7 +185,6 @@ impl Metrics {
 
 /// Carries a dispatcher's counts over into the shared ones.
 pub(crate) struct GroupObserver {
-    metrics: Arc<Metrics>,
     group: Arc<GroupMetrics>,
     before: Counts,
     in_flight: u64,
@@ -164,8 +192,7 @@ pub(crate) struct GroupObserver {
 
 impl GroupObserver {
     pub(crate) fn new(metrics: &Arc<Metrics>, topic: &Topic, group: &Group) -> Self {
-        let of_group = metrics.group(topic, group);
-        Self { metrics: Arc::clone(metrics), group: of_group, before: Counts::default(), in_flight: 0 }
+        Self { group: metrics.group(topic, group), before: Counts::default(), in_flight: 0 }
     }
 
     pub(crate) fn observe(&mut self, dispatcher: &mut Dispatcher) {
@@ -184,9 +211,15 @@ impl GroupObserver {
         let same = |one: &(Duration, Duration), next: &(Duration, Duration)| one == next;
         for run in dispatcher.take_latencies().chunk_by(same) {
             let ((since_append, since_delivery), times) = (run[0], run.len() as u64);
-            self.metrics.delivery_latency.observe_many(since_append, times);
-            self.metrics.handler_duration.observe_many(since_delivery, times);
+            let timed = self.group.timed();
+            timed.delivery_latency.observe_many(since_append, times);
+            timed.handler_duration.observe_many(since_delivery, times);
         }
+    }
+
+    /// The group's own metrics.
+    pub(crate) fn of_group(&self) -> Arc<GroupMetrics> {
+        Arc::clone(&self.group)
     }
 
     fn set_in_flight(&mut self, now: u64) {

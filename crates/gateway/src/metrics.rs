@@ -137,12 +137,7 @@ async fn scrape(hub: &Arc<Hub>) -> Scrape {
             .collect(),
         group_lag: sizes.lags,
         store_bytes: sizes.bytes,
-        histograms: [
-            ("subscribe_poll_duration_ms", "Reading events for a group", counted.poll_duration.read()),
-            ("delivery_handler_duration_ms", "From delivery to ack", counted.handler_duration.read()),
-            ("delivery_latency_ms", "From publish to ack", counted.delivery_latency.read()),
-            ("store_append_duration_ms", "Appending a burst", counted.append_duration.read()),
-        ],
+        append_duration: counted.append_duration.read(),
         ws_connections: hub.connections.len() as u64,
         buffered_bytes: hub.buffers.bytes() as u64,
         outbox_pending: hub.gauges.outbox_pending.load(Relaxed),

@@ -95,11 +95,11 @@ impl Runner {
             return self.reads.returned.push_back(Read::Events { from, most, events: Ok(events) });
         }
         let at_once = if behind { self.core.ahead.read(most) } else { most };
-        let (core, topic) = (Arc::clone(&self.core), self.topic.clone());
+        let (core, topic, metrics) = (Arc::clone(&self.core), self.topic.clone(), self.metrics.of_group());
         self.reads.start(Vec::new(), async move {
             let started = std::time::Instant::now();
             let events = core.store.read(&topic, from, at_once).await;
-            core.metrics.poll_duration.observe(started.elapsed());
+            metrics.polled(started.elapsed());
             Read::Events { from, most, events }
         });
     }

@@ -16,6 +16,8 @@ pub(super) type Histogram = ([u64; BUCKETS_MS.len() + 1], f64);
 
 /// One of a group's counts.
 type Count = fn(&OfGroup) -> u64;
+/// One of a group's histograms.
+type Times = fn(&OfTimes) -> &Histogram;
 
 /// Everything as of one moment.
 #[derive(Debug)]
@@ -26,8 +28,7 @@ pub(super) struct Scrape {
     pub(super) ws_inflight: OfGroups,
     pub(super) group_lag: OfGroups,
     pub(super) store_bytes: OfTopics,
-    /// Name, help, what was counted.
-    pub(super) histograms: [(&'static str, &'static str, Histogram); 4],
+    pub(super) append_duration: Histogram,
     pub(super) ws_connections: u64,
     pub(super) buffered_bytes: u64,
     pub(super) outbox_pending: u64,
@@ -51,6 +52,15 @@ pub(super) struct OfGroup {
     redelivered: u64,
     dead_lettered: u64,
     in_flight: u64,
+    times: Option<OfTimes>,
+}
+
+/// The durations of a group.
+#[derive(Debug)]
+struct OfTimes {
+    poll: Histogram,
+    handler: Histogram,
+    latency: Histogram,
 }
 
 impl OfGroup {
@@ -64,6 +74,11 @@ impl OfGroup {
             redelivered: counts.redelivered.load(Relaxed),
             dead_lettered: counts.dead_lettered.load(Relaxed),
             in_flight: counts.in_flight.load(Relaxed),
+            times: counts.times().map(|times| OfTimes {
+                poll: times.poll_duration.read(),
+                handler: times.handler_duration.read(),
+                latency: times.delivery_latency.read(),
+            }),
         }
     }
 
@@ -106,9 +121,18 @@ impl Collector for Scrape {
         gauges(out, "group_lag", "Events that are not done", named(&self.group_lag))?;
         let bytes = self.store_bytes.iter().map(|(topic, bytes)| ([("topic", topic.as_str())], *bytes));
         gauges(out, "store_bytes", "Bytes of a topic's events", bytes)?;
-        for (name, help, histogram) in &self.histograms {
-            encode_histogram(out, name, help, histogram)?;
+        let of_times: [(&str, &str, Times); 3] = [
+            ("subscribe_poll_duration_ms", "Reading events for a group", |times| &times.poll),
+            ("delivery_handler_duration_ms", "From delivery to ack", |times| &times.handler),
+            ("delivery_latency_ms", "From publish to ack", |times| &times.latency),
+        ];
+        for (name, help, one) in of_times {
+            let timed = self.groups.iter().filter_map(|group| Some((group.labels(), one(group.times.as_ref()?))));
+            histograms(out, name, help, timed)?;
         }
+        let no_labels: [(&str, &str); 0] = [];
+        let append = std::iter::once((no_labels, &self.append_duration));
+        histograms(out, "store_append_duration_ms", "Appending a burst", append)?;
         gauge(out, "ws_connections", "Open WebSockets", self.ws_connections)?;
         let buffered = "Bytes of half-read requests and of answers that are not read";
         gauge(out, "gateway_buffered_bytes", buffered, self.buffered_bytes)?;
@@ -166,14 +190,21 @@ pub(super) fn gauge(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, val
     out.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
 }
 
-fn encode_histogram(
+fn histograms<'h, L: EncodeLabelSet>(
     out: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    (counts, sum): &Histogram,
+    series: impl Iterator<Item = (L, &'h Histogram)>,
 ) -> Result<(), Error> {
-    let bounds = BUCKETS_MS.into_iter().chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
     let mut metric = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    metric.encode_histogram::<[(&str, &str); 0]>(*sum, counts.iter().sum(), &buckets, None)
+    for (labels, (counts, sum)) in series {
+        let total: u64 = counts.iter().sum();
+        if total == 0 {
+            continue;
+        }
+        let bounds = BUCKETS_MS.into_iter().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
+        metric.encode_family(&labels)?.encode_histogram::<[(&str, &str); 0]>(*sum, total, &buckets, None)?;
+    }
+    Ok(())
 }

@@ -86,7 +86,7 @@ impl Sampler {
             (name, std::array::from_fn(|at| now[at] - before[at]), group.in_flight.load(Relaxed))
         });
         let groups = groups.collect();
-        let (now, _) = metrics.delivery_latency.read();
+        let now = metrics.delivery_latency();
         let latency = std::array::from_fn(|at| now[at].saturating_sub(self.latency[at]));
         self.latency = now;
         Differences { topics, groups, latency }
