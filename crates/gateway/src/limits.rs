@@ -97,12 +97,21 @@ impl ConnectionQuota {
 pub struct Quotas {
     connection: Option<Rate>,
     topics: Option<Arc<TopicBuckets>>,
+    /// Topics with a rate of their own; `None`: no limit, whatever the others have.
+    named: Arc<HashMap<Topic, Option<Bucket>, foldhash::fast::RandomState>>,
 }
 
 impl Quotas {
     /// Quotas with these rates; `None` is no limit.
     pub fn new(connection: Option<Rate>, topic: Option<Rate>) -> Self {
-        Self { connection, topics: topic.map(|rate| Arc::new(TopicBuckets::new(rate, MAX_TOPICS))) }
+        let topics = topic.map(|rate| Arc::new(TopicBuckets::new(rate, MAX_TOPICS)));
+        Self { connection, topics, named: Arc::default() }
+    }
+
+    /// The same, with rates of single topics in place of the general one; `None` is no limit.
+    pub fn with_topics(self, rates: impl IntoIterator<Item = (Topic, Option<Rate>)>) -> Self {
+        let bucket = |(topic, rate): (Topic, Option<Rate>)| (topic, rate.map(|rate| Bucket::new(rate, "topic")));
+        Self { named: Arc::new(rates.into_iter().map(bucket).collect()), ..self }
     }
 
     /// The quota of a new connection.
@@ -115,6 +124,9 @@ impl Quotas {
     /// # Errors
     /// Not that many are left; says when they will be.
     pub fn take_topic(&self, topic: &Topic, count: usize) -> Result<(), Limited> {
+        if let Some(own) = self.named.get(topic) {
+            return own.as_ref().map_or(Ok(()), |bucket| bucket.take(count));
+        }
         self.topics.as_ref().map_or(Ok(()), |topics| topics.take(topic, count))
     }
 }
@@ -220,6 +232,19 @@ mod tests {
         assert_eq!(buckets.take(&topic("c"), 2), Ok(()), "the shared bucket");
         assert!(buckets.take(&topic("d"), 1).is_err(), "d shares it with c");
         assert_eq!(buckets.buckets.lock().own.len(), 2);
+    }
+
+    #[test]
+    fn a_topic_with_a_rate_of_its_own_does_not_have_that_of_the_others() {
+        let own = [(topic("fast"), Some(rate(1, 5))), (topic("free"), None)];
+        let quotas = Quotas::new(None, Some(rate(1, 2))).with_topics(own);
+        assert_eq!(quotas.take_topic(&topic("fast"), 5), Ok(()));
+        assert!(quotas.take_topic(&topic("fast"), 1).is_err());
+        assert_eq!(quotas.take_topic(&topic("free"), 1_000), Ok(()));
+        assert!(quotas.take_topic(&topic("other"), 3).is_err());
+        let alone = Quotas::default().with_topics([(topic("slow"), Some(rate(1, 1)))]);
+        assert!(alone.take_topic(&topic("slow"), 2).is_err(), "also where there is no general rate");
+        assert_eq!(alone.take_topic(&topic("other"), 2), Ok(()));
     }
 
     #[test]

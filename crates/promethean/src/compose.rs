@@ -148,7 +148,7 @@ pub(crate) async fn hub(config: &Config, opened: &Opened, ws: SocketAddr) -> Res
         }
     };
     let auth = Authenticator::new(&auth).map_err(Failure::usage)?;
-    let quotas = Quotas::new(config.conn_rate, config.topic_rate);
+    let quotas = Quotas::new(config.conn_rate, config.topic_rate).with_topics(config.topic_rates.clone());
     let mut hub = Hub::new(bus, auth, quotas, config.edge.clone());
     hub.tracer = tracer(config)?;
     if let Some(path) = &config.audit_log {

@@ -87,6 +87,14 @@ pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The longest wait between two looks at an idle outbox.
+pub(crate) fn poll(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        poll if poll < Duration::from_millis(5) => Err(format!("{text} must be at least 5ms")),
+        poll => Ok(poll),
+    }
+}
+
 /// The outbox that the hub drains.
 #[derive(Debug, Clone)]
 pub(crate) struct OutboxConfig {
@@ -94,14 +102,20 @@ pub(crate) struct OutboxConfig {
     pub(crate) table: String,
     pub(crate) batch: usize,
     pub(crate) lease: Duration,
+    pub(crate) poll: Duration,
     pub(crate) max_attempts: u32,
     pub(crate) keep_sent: Duration,
 }
 
 impl OutboxConfig {
     pub(crate) fn settings(&self) -> Settings {
-        let mut settings =
-            Settings { batch_rows: self.batch, lease: self.lease, keep_sent: self.keep_sent, ..Settings::default() };
+        let mut settings = Settings {
+            batch_rows: self.batch,
+            lease: self.lease,
+            longest_poll: self.poll,
+            keep_sent: self.keep_sent,
+            ..Settings::default()
+        };
         settings.policy.max_attempts = self.max_attempts;
         settings
     }

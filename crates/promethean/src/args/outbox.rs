@@ -65,6 +65,9 @@ pub(crate) struct DrainArgs {
     /// How long a claim lasts: a drainer that died is noticed after this time.
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     pub(crate) lease: String,
+    /// Longest wait between two looks at an idle outbox.
+    #[arg(long, value_name = "DURATION", default_value = "250ms")]
+    pub(crate) poll: String,
     /// Tries before a row is parked.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) max_attempts: u32,

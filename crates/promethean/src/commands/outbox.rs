@@ -14,7 +14,7 @@ use super::{address, hub, logging};
 use crate::args::{DrainArgs, OutboxAt, OutboxCommand};
 use crate::config::{LogFormat, duration};
 use crate::exit::{Exit, Failure};
-use crate::outbox::{OutboxConfig, Place, lease};
+use crate::outbox::{OutboxConfig, Place, lease, poll};
 
 pub(crate) fn run(command: OutboxCommand) -> Result<(), Failure> {
     match command {
@@ -134,6 +134,7 @@ fn config(args: &DrainArgs) -> Result<OutboxConfig, Failure> {
         table: args.outbox.table.clone(),
         batch: args.batch,
         lease: lease(&args.lease).map_err(|reason| wrong("--lease", &reason))?,
+        poll: poll(&args.poll).map_err(|reason| wrong("--poll", &reason))?,
         max_attempts: args.max_attempts,
         keep_sent: duration(&args.keep_sent).map_err(|reason| wrong("--keep-sent", &reason))?,
     })
@@ -233,6 +234,9 @@ mod tests {
             super::config(&Line::parse_from(line).drain)
         };
         assert_eq!(config(&["--lease", "1s", "--batch", "1"]).expect("good").lease, Duration::from_secs(1));
+        let settings = |flags: &[&str]| config(flags).expect("good").settings().longest_poll;
+        assert_eq!((settings(&[]), settings(&["--poll", "2s"])), (Duration::from_millis(250), Duration::from_secs(2)));
+        assert_eq!(config(&["--poll", "1ms"]).expect_err("refused").exit, Exit::Usage);
         for flags in [["--lease", "0s"], ["--lease", "999ms"], ["--batch", "0"], ["--max-attempts", "0"]] {
             let refused = config(&flags).expect_err("refused");
             assert_eq!(refused.exit, Exit::Usage);

@@ -82,6 +82,8 @@ pub(crate) struct Config {
     pub(crate) audit_log: Option<PathBuf>,
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) topics: BTreeMap<Topic, TopicSettings>,
+    /// Topics with a quota of their own; `None`: no limit.
+    pub(crate) topic_rates: BTreeMap<Topic, Option<Rate>>,
     pub(crate) outbox: Option<OutboxConfig>,
 }
 
@@ -134,6 +136,7 @@ impl Config {
             Some("json") => LogFormat::Json,
             Some(_) => return Err(read.wrong("log_format", "is neither text nor json")),
         };
+        let topics = topics::parse(&layers.topics, layers.file.as_deref())?;
         let mut config = Self {
             ws: SocketAddr::new(ip, read.port("ws_port")?),
             http: SocketAddr::new(ip, read.port("http_port")?),
@@ -150,7 +153,8 @@ impl Config {
             log_format,
             audit_log: read.text("audit_log").map(PathBuf::from),
             otlp_endpoint: read.text("otlp_endpoint").map(str::to_owned),
-            topics: topics::parse(&layers.topics, layers.file.as_deref())?,
+            topics: topics.settings,
+            topic_rates: topics.rates,
             outbox: read.outbox()?,
         };
         // Checks the address of the keys and the default scopes.
@@ -280,6 +284,7 @@ impl<'a> Reader<'a> {
             table: self.text("outbox_table").unwrap_or("outbox").to_owned(),
             batch: self.count("outbox_batch")?,
             lease,
+            poll: self.parsed("outbox_poll", crate::outbox::poll)?,
             max_attempts: u32::try_from(self.count("outbox_max_attempts")?).unwrap_or(u32::MAX),
             keep_sent: self.parsed("outbox_keep_sent", units::duration)?,
         }))

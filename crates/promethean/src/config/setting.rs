@@ -191,6 +191,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Some("30s"),
         "How long a claim lasts: a drainer that died is noticed after this time",
     ),
+    plain(
+        OUTBOX,
+        "outbox_poll",
+        "TIME",
+        Some("250ms"),
+        "Longest wait between two looks at an idle outbox; at least 5ms",
+    ),
     plain(OUTBOX, "outbox_max_attempts", "N", Some("10"), "Tries before a row is parked as error"),
     plain(OUTBOX, "outbox_keep_sent", "TIME", Some("24h"), "Published rows are removed once their event is this old"),
     plain(LIMITS, "max_event_bytes", "SIZE", Some("1MiB"), "Largest event"),

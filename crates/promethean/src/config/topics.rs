@@ -1,10 +1,12 @@
 //! The `[topics."name"]` tables: what is kept of a topic, and how it is spread.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
 use promethean_event::{KeyPath, Topic};
+use promethean_gateway::limits::Rate;
 use promethean_store::{Compaction, Retention, SnapshotJob, SnapshotTargets, TopicSettings};
 use serde::Deserialize;
 
@@ -33,6 +35,8 @@ struct Table {
     snapshot_keys: Option<Vec<String>>,
     max_event_bytes: Option<Size>,
     key_path: Option<String>,
+    rate: Option<u32>,
+    burst: Option<u32>,
 }
 
 /// `1073741824` or `"1GiB"`.
@@ -62,15 +66,25 @@ const KEYS: &[&str] = &[
     "batchKeys",
     "max_event_bytes",
     "key_path",
+    "rate",
+    "burst",
 ];
 
+/// The tables, by topic.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Topics {
+    pub(crate) settings: BTreeMap<Topic, TopicSettings>,
+    /// Of topics with a quota of their own; `None`: no limit.
+    pub(crate) rates: BTreeMap<Topic, Option<Rate>>,
+}
+
 /// Reads the tables of `file`.
-pub(crate) fn parse(tables: &toml::Table, file: Option<&Path>) -> Result<BTreeMap<Topic, TopicSettings>, ConfigError> {
+pub(crate) fn parse(tables: &toml::Table, file: Option<&Path>) -> Result<Topics, ConfigError> {
     let place = |name: &str| match file {
         Some(file) => format!("{}: topics.{name:?}", file.display()),
         None => format!("topics.{name:?}"),
     };
-    let mut topics = BTreeMap::new();
+    let (mut topics, mut rates) = (BTreeMap::new(), BTreeMap::new());
     for (name, table) in tables {
         let at = |reason: String| ConfigError::new(&place(name), reason);
         let topic = Topic::parse(name).map_err(|invalid| at(invalid.to_string()))?;
@@ -86,6 +100,9 @@ pub(crate) fn parse(tables: &toml::Table, file: Option<&Path>) -> Result<BTreeMa
                 table.as_table().and_then(|table| table.iter().find(|(name, value)| alone(name, value).is_err()));
             at(culprit.map_or_else(String::new, |(name, _)| format!("{name}: ")) + error.message())
         })?;
+        if let Some(rate) = rate(&table).map_err(at)? {
+            rates.insert(topic.clone(), rate);
+        }
         let settings = settings(&topic, table).map_err(at)?;
         topics.insert(topic, settings);
     }
@@ -93,7 +110,20 @@ pub(crate) fn parse(tables: &toml::Table, file: Option<&Path>) -> Result<BTreeMa
     for topic in topics.keys() {
         targets.check(topic).map_err(|reason| ConfigError::new(&place(topic.as_str()), reason))?;
     }
-    Ok(topics)
+    Ok(Topics { settings: topics, rates })
+}
+
+/// The topic's own quota, where it has one: a rate of 0 is no limit.
+fn rate(table: &Table) -> Result<Option<Option<Rate>>, String> {
+    let (Some(rate), burst) = (table.rate, table.burst) else {
+        return table.burst.map_or(Ok(None), |_| Err("burst: needs rate too".to_owned()));
+    };
+    let own = NonZeroU32::new(rate)
+        .map(|per_second| Rate { per_second, burst: burst.and_then(NonZeroU32::new).unwrap_or(per_second) });
+    if own.is_none() && burst.is_some_and(|burst| burst > 0) {
+        return Err("burst: a rate of 0 is no limit; leave burst out".to_owned());
+    }
+    Ok(Some(own))
 }
 
 /// True if a setting could be read if it were the only one.
@@ -177,7 +207,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<BTreeMap<Topic, TopicSettings>, ConfigError> {
-        parse(&text.parse::<toml::Table>().expect("toml"), Some(Path::new("f.toml")))
+        Ok(parse(&text.parse::<toml::Table>().expect("toml"), Some(Path::new("f.toml")))?.settings)
     }
 
     #[test]
@@ -229,6 +259,17 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_may_have_a_rate_of_its_own_or_none() {
+        let tables = "[a]\nrate = 10\nburst = 20\n[b]\nrate = 5\n[c]\nrate = 0\n[d]\npartitions = 4";
+        let rates = parse(&tables.parse::<toml::Table>().expect("toml"), None).expect("good").rates;
+        let shown: Vec<_> = rates
+            .iter()
+            .map(|(topic, rate)| (topic.as_str(), rate.map(|rate| (rate.per_second.get(), rate.burst.get()))))
+            .collect();
+        assert_eq!(shown, [("a", Some((10, 20))), ("b", Some((5, 5))), ("c", None)]);
+    }
+
+    #[test]
     fn every_key_of_the_list_is_one_of_the_table_and_every_one_of_the_table_is_listed() {
         let refused = |key: &str| alone(key, &toml::Value::Boolean(true)).err().map(|error| error.message().to_owned());
         for key in KEYS {
@@ -269,6 +310,9 @@ mod tests {
             ("[a]\nmax_events = 0", "max_events"),
             ("[a]\nmax_event_bytes = 0", "max_event_bytes"),
             ("[a]\nkey_path = \"id\"", "key_path"),
+            ("[a]\nburst = 5", "burst: needs rate"),
+            ("[a]\nrate = 0\nburst = 5", "burst"),
+            ("[a]\nrate = -1", "rate"),
             ("[a]\nsnapshot_topic = \"dlq.b\"", "dead letters"),
             ("[a]\nsnapshot_topic = \"b\"\n[b]\nsnapshot_topic = \"a\"", "a → b → a"),
             ("[a]\nsnapshot_topic = \"b.snapshot\"\n[b]\nsnapshot = true", "snapshots of b"),
