@@ -31,6 +31,58 @@ async fn the_example_of_one_node_runs_with_its_topics_and_public_metrics() {
     assert!(hub.terminate().success());
 }
 
+/// The first answer to `path` that `good` takes.
+async fn until(hub: &Hub, path: &str, good: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..600 {
+        let answer = request(hub.ops, "GET", path, TOKEN, b"").await;
+        if answer.status == 200 && good(&answer.json()) {
+            return answer.json();
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("{path}: not within half a minute; {}", hub.log());
+}
+
+#[tokio::test]
+async fn the_hub_of_the_source_documents_projects_drains_its_outbox_and_has_their_scopes() {
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("shop.db");
+    let shop = rusqlite::Connection::open(&file).expect("opened");
+    shop.busy_timeout(std::time::Duration::from_secs(10)).expect("set");
+    shop.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE orders (id INTEGER PRIMARY KEY)").expect("made");
+    let outbox = format!("sqlite:{}", file.display());
+    let setup = Setup::log(&dir.path().join("data")).env("JWT_SECRET", SECRET).env("PROMETHEAN_OUTBOX_URL", &outbox);
+    let mut hub = with(setup, "event-hub.toml").start();
+
+    // A token without scopes has those of the file, and no more.
+    let token = promethean(&["token"]).env("JWT_SECRET", SECRET).output().expect("it runs").stdout;
+    let bearer = format!("Bearer {}", String::from_utf8(token).expect("text").trim());
+    let own = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let beat = json!({"pid": 7, "name": "stt", "host": "dev", "cpu_pct": 1.0, "mem_mb": 2.0}).to_string();
+    assert_eq!(request(hub.http, "POST", "/publish/heartbeat.received", &own, beat.as_bytes()).await.status, 200);
+    assert_eq!(request(hub.http, "POST", "/publish/kv.set", &own, b"1").await.status, 403);
+
+    let state = until(&hub, "/latest-by-key?topic=process.state&key=dev:stt:7", |event| event.is_object()).await;
+    assert_eq!((&state["payload"]["status"], &state["payload"]["processId"]), (&json!("alive"), &json!("dev:stt:7")));
+
+    let row = ("00000001-0000-4000-8000-000000000001", "kv.set", "a/path", "{\"v\": 1}");
+    shop.execute("INSERT INTO outbox (id, topic, key, payload) VALUES (?1, ?2, ?3, ?4)", row).expect("added");
+    let set = until(&hub, "/latest-by-key?topic=kv.set&key=a/path", |event| event.is_object()).await;
+    assert_eq!((&set["id"], &set["payload"]), (&json!(row.0), &json!({"v": 1})));
+
+    for (topic, field, value) in [
+        ("heartbeat.received", "maxAgeMs", json!(3 * 86_400_000)),
+        ("process.state", "compaction", json!(true)),
+        ("process.state", "snapshotTopic", json!("process.state.snapshot")),
+        ("kv.set", "compaction", json!(true)),
+    ] {
+        let settings = request(hub.ops, "GET", &format!("/settings?topic={topic}"), TOKEN, b"").await.json();
+        assert_eq!(settings[field], value, "{topic}: {settings}");
+    }
+    assert!(hub.terminate().success());
+}
+
 /// An identity provider: where its key set is, and what makes a token.
 fn provider() -> (String, impl Fn(Value) -> String) {
     let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key pair");

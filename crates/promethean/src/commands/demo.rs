@@ -7,12 +7,11 @@ use std::time::Duration;
 use promethean_bus::{Bus, Code, PublishOptions, Topic, TypedTopic};
 use promethean_gateway::Hub;
 use promethean_gateway::ops::Addresses;
-use promethean_projection::bus::Projector;
 use promethean_projection::process::{HEARTBEATS, Heartbeat, PROCESSES, Processes};
 use promethean_store::{Compaction, Retention, SnapshotJob, TopicSettings};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{load, serve};
+use super::{load, projector, serve};
 use crate::args::ConfigArgs;
 use crate::config::{Config, Engine, Origin};
 use crate::exit::Failure;
@@ -49,24 +48,9 @@ pub(super) async fn start(hub: &Arc<Hub>) -> Result<(), Failure> {
         }
     }
     hub.about.set_demo(true);
-    tokio::spawn(project(hub.bus.clone()));
+    projector::start(hub.bus.clone());
     tokio::spawn(beat(hub.bus.clone()));
     Ok(())
-}
-
-/// Keeps the projector running.
-async fn project(bus: Bus) {
-    while !bus.is_draining() {
-        let stopped = match Projector::open(&bus, Processes::settings(), Processes::default()).await {
-            Ok(projector) => projector.run().await.map_or_else(|error| error, |never| match never {}),
-            Err(error) => error,
-        };
-        if bus.is_draining() {
-            return;
-        }
-        tracing::error!(error = %stopped, "the demo's projector stopped; it is started again");
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
 }
 
 /// Sends the heartbeats of every process, once a second.

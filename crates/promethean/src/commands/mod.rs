@@ -25,6 +25,7 @@ mod out;
 mod outbox;
 mod output;
 mod print;
+mod projector;
 mod publish;
 mod replay;
 mod seek;

@@ -92,6 +92,8 @@ async fn serve_over(
     hub.about.set_addresses(addresses);
     if demo {
         super::demo::start(&hub).await?;
+    } else if config.process_projector {
+        super::projector::start(hub.bus.clone());
     }
     compose::listen(&hub, bound.listeners, &Intake::new(config.max_connections, tls.clone()).buffers(&hub.buffers));
     let drainer = config.outbox.as_ref().zip(outbox).map(|(outbox, store)| {

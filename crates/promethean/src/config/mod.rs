@@ -85,6 +85,8 @@ pub(crate) struct Config {
     /// Topics with a quota of their own; `None`: no limit.
     pub(crate) topic_rates: BTreeMap<Topic, Option<Rate>>,
     pub(crate) outbox: Option<OutboxConfig>,
+    /// True if the hub runs the projector of processes.
+    pub(crate) process_projector: bool,
 }
 
 impl Config {
@@ -156,6 +158,7 @@ impl Config {
             topics: topics.settings,
             topic_rates: topics.rates,
             outbox: read.outbox()?,
+            process_projector: read.yes("process_projector")?,
         };
         // Checks the address of the keys and the default scopes.
         Authenticator::new(&config.auth).map_err(|error| read.wrong(error.setting, error.reason))?;

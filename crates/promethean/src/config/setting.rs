@@ -52,6 +52,7 @@ const AUTH: &str = "Auth";
 const STORE: &str = "Storage";
 const CLUSTER: &str = "Several hubs";
 const OUTBOX: &str = "Outbox";
+const PROJECTOR: &str = "Projector";
 const LIMITS: &str = "Limits";
 const WATCH: &str = "Logs and metrics";
 
@@ -200,6 +201,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     plain(OUTBOX, "outbox_max_attempts", "N", Some("10"), "Tries before a row is parked as error"),
     plain(OUTBOX, "outbox_keep_sent", "TIME", Some("24h"), "Published rows are removed once their event is this old"),
+    plain(
+        PROJECTOR,
+        "process_projector",
+        "BOOL",
+        Some("false"),
+        "Turn heartbeats on heartbeat.received into the state of processes on process.state, inside the hub",
+    ),
     plain(LIMITS, "max_event_bytes", "SIZE", Some("1MiB"), "Largest event"),
     plain(LIMITS, "max_frame_bytes", "SIZE", Some("16MiB"), "Largest WebSocket frame and HTTP body"),
     plain(LIMITS, "max_connections", "N", Some("10000"), "Most connections, over all listeners"),

@@ -109,18 +109,29 @@ fn the_image_is_built_from_what_is_there_with_a_compiler_that_is_new_enough() {
 #[test]
 fn the_example_configurations_are_configurations() {
     let all = super::files("deploy", ".toml");
-    assert_eq!(all, ["deploy/cluster.toml", "deploy/single-node.toml", "deploy/tls.toml"]);
+    assert_eq!(all, ["deploy/cluster.toml", "deploy/event-hub.toml", "deploy/single-node.toml", "deploy/tls.toml"]);
+    let [cluster, event_hub, single, tls] = all.each_ref().map(|file| read(file));
     let state = ("STATE_DIRECTORY", "/var/lib/promethean");
     let token = ("WS_TOKEN", "a-long-random-token");
 
-    let (config, _) = configuration(&read(&all[1]), &[state, token]).expect(&all[1]);
+    let (config, _) = configuration(&single, &[state, token]).expect("single");
     assert!(matches!(&config.engine, Engine::Log { dir, .. } if dir.to_str() == Some(state.1)), "{:?}", config.engine);
     assert!(config.ws.ip().is_unspecified() && config.tls.is_none() && !config.topics.is_empty());
-    let open = configuration(&read(&all[1]), &[state]).expect_err("refused without a token").to_string();
+    let open = configuration(&single, &[state]).expect_err("refused without a token").to_string();
     assert!(open.contains("WS_TOKEN"), "{open}");
 
-    let (config, _) = configuration(&read(&all[2]), &[state]).expect(&all[2]);
+    let (config, _) = configuration(&tls, &[state]).expect("tls");
     assert!(config.tls.is_some() && config.auth.jwks_url.is_some() && !config.edge.allowed_origins.is_empty());
+
+    let hub =
+        [("JWT_SECRET", "0123456789abcdef0123456789abcdef"), ("PROMETHEAN_OUTBOX_URL", "sqlite:/srv/shop.db"), state];
+    let (config, _) = configuration(&event_hub, &hub).expect("event hub");
+    let outbox = config.outbox.expect("an outbox").settings();
+    assert_eq!((outbox.batch_rows, outbox.longest_poll.as_millis(), outbox.lease.as_secs()), (100, 250, 30));
+    assert!(config.process_projector && config.auth.jwt_secret.is_some());
+    assert_eq!(config.auth.default_scopes, ["publish:heartbeat.received", "subscribe:process.state"]);
+    let names: Vec<&str> = config.topics.keys().map(|topic| topic.as_str()).collect();
+    assert_eq!(names, ["heartbeat.received", "kv.set", "process.state"]);
 
     let secrets = [
         ("JWT_SECRET", "0123456789abcdef0123456789abcdef"),
@@ -128,9 +139,9 @@ fn the_example_configurations_are_configurations() {
         ("PROMETHEAN_CLUSTER_SECRET", "another long random secret"),
         ("PROMETHEAN_ADVERTISE", "ws://10.0.0.5:8090"),
     ];
-    let (config, _) = configuration(&read(&all[0]), &secrets).expect(&all[0]);
+    let (config, _) = configuration(&cluster, &secrets).expect("cluster");
     assert!(matches!(config.engine, Engine::Mongo { .. }) && config.advertise.is_some());
-    assert!(configuration(&read(&all[0]), &secrets[..1]).is_err(), "without MONGO_URL it must not start on a log");
+    assert!(configuration(&cluster, &secrets[..1]).is_err(), "without MONGO_URL it must not start on a log");
     assert!(config.auth.cluster_secret.is_some());
 }
 
