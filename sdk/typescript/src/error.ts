@@ -53,5 +53,5 @@ export function textOf(thrown: unknown): string {
   }
 }
 
-export const away = (): PromError => new PromError("disconnected", "there is no connection");
+export const away = (): PromError => new PromError("disconnected", "no connection");
 export const closed = (): PromError => new PromError("closed", "the client was closed");

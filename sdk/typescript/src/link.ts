@@ -146,7 +146,7 @@ export class Link {
       _text = `${_text.slice(0, -1)},"payload":${payload}}`;
     }
     if (publish && ((full && this._queue.length >= maxQueue) || (this._pending && this._size + _text.length > maxQueueBytes)))
-      return done(new PromError("queue_full", "too many publishes wait; await some of them first"));
+      return done(new PromError("queue_full", "too many publishes wait; await some first"));
     const abort = () => call._done(signal!.reason);
     const timer = timeoutMs && setTimeout(() => call._done(
       new PromError("timeout", `no answer within ${timeoutMs} ms; the outcome is unknown`)), timeoutMs);

@@ -9,7 +9,7 @@ import { away, PromError, textOf } from "./error.js";
 import type { Frame, Link } from "./link.js";
 import { payloadsOf, Received } from "./received.js";
 import { beginAt, TailPlace } from "./tail.js";
-import type { AckOptions, CursorPosition, EventRecord, NackOptions, ReceivedEvent, SubscribeOptions } from "./types.js";
+import type { AckOptions, CursorPosition, EventRecord, Filter, NackOptions, ReceivedEvent, SubscribeOptions } from "./types.js";
 
 export type Handler<T = any> = (event: ReceivedEvent<T>, ctx: Delivery<T>) => unknown;
 
@@ -107,15 +107,14 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   }
 
   async *[Symbol.asyncIterator](): AsyncIterator<Delivery<T>> {
-    if (this._handler || this._iterating) throw new TypeError("a subscription has one handler or one iterator");
+    if (this._handler || this._iterating) throw new TypeError("one handler or one iterator");
     this._iterating = true;
     try {
       for (;;) {
         const next = this._stopping ? undefined : this._take();
         if (next) {
-          this._begin(next);
           this._current = next;
-          yield next;
+          if (!this._begin(next)) yield next;
           this._current = undefined;
           this._leave(next);
           if (!this._manual) this._auto(next);
@@ -215,6 +214,7 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
 
   /** @internal */
   _deliver(list: { event: EventRecord<T>; ctx: Partial<Delivery> }[], text: string, depth: number): void {
+    this._live = true; // its OK may have come in the same turn, and not be seen yet
     const payload = payloadsOf(text, depth);
     const size = text.length / list.length;
     for (const [index, { event, ctx }] of list.entries()) {
@@ -325,10 +325,13 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
     }
   }
 
-  private _begin(delivery: Delivery<T>): void {
+  /** Answers with the ack of an event that the caller's function does not want. */
+  private _begin(delivery: Delivery<T>): unknown {
     delivery._stage = "run";
     delivery._since = now();
     this._running++;
+    const filter = this._options.filter as Exclude<SubscribeOptions["filter"], Filter>; // in no frame: JSON has no functions
+    return filter?.call && !filter(delivery.event) && delivery.ack();
   }
 
   private _leave(delivery: Delivery<T>): void {
@@ -347,12 +350,11 @@ export class Subscription<T = any> implements AsyncIterable<Delivery<T>> {
   }
 
   private async _run(delivery: Delivery<T>): Promise<void> {
-    this._begin(delivery);
     try {
       let result;
       inside++;
       try {
-        result = this._handler!(delivery.event, delivery);
+        result = this._begin(delivery) || this._handler!(delivery.event, delivery);
       } finally {
         inside--;
       }

@@ -136,7 +136,11 @@ export interface SubscribeOptions {
   /** Lease of a delivered event (30 000). */
   ackTimeoutMs?: number;
   maxAttempts?: number;
-  filter?: Filter;
+  /**
+   * Which events are wanted. Data is for the hub, which skips the others; a function runs here, and acks what it does not want.
+   * If it throws, the event is nacked.
+   */
+  filter?: Filter | ((event: ReceivedEvent<any>) => boolean);
   ordered?: "none" | "key" | "topic";
   /** `auto` (default): acked when the handler is through, nacked when it throws. */
   ack?: "auto" | "manual";

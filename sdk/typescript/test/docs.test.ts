@@ -42,7 +42,9 @@ it("every ts block of every page is a program that the compiler takes", () => {
   const options: ts.CompilerOptions = {
     target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.ESNext, moduleResolution: ts.ModuleResolutionKind.Bundler,
     lib: ["lib.es2023.d.ts", "lib.dom.d.ts", "lib.esnext.disposable.d.ts"], types: ["node"], typeRoots: [join(here, "node_modules/@types")],
-    strict: true, noEmit: true, skipLibCheck: true, paths: { "@promethean/client": [join(here, "src/index.ts")] },
+    strict: true, noEmit: true, skipLibCheck: true, paths: {
+      "@promethean/client": [join(here, "src/index.ts")], "@promethean/client/once": [join(here, "src/once.ts")],
+    },
   };
   const host = ts.createCompilerHost(options);
   const { readFile, fileExists, getSourceFile } = host;

@@ -14,6 +14,37 @@ const gate = () => {
   return { open, opened };
 };
 
+describe("a filter function", () => {
+  it("acks what it does not want, without a handler, and is not sent to the hub", async () => {
+    const client = make();
+    await client.publishBatch("t", batch(1, 2, 3, 4));
+    const seen: unknown[] = [];
+    await client.subscribe("t", "g", (event) => seen.push(event.payload), { from: "earliest", filter: (event) => event.payload % 2 === 0 });
+    await until("all are done", () => hub.group("t", "g", 0).done.size === 4);
+    expect([seen, ops("SUBSCRIBE")[0]!.opts.filter]).toEqual([[2, 4], undefined]);
+    const looped: unknown[] = [];
+    for await (const delivery of client.subscribe("t", "h", { from: "earliest", filter: (event) => event.payload > 2 })) {
+      looped.push(delivery.event.payload);
+      if (looped.length === 2) break;
+    }
+    expect(looped).toEqual([3, 4]);
+  });
+
+  it("that throws nacks its event, and is reported", async () => {
+    const errors: unknown[] = [];
+    const client = make({ onError: (error) => errors.push(error.message) });
+    await client.publishBatch("t", batch(1, 2));
+    let thrown = 0;
+    const filter = (event: { payload: number }) => {
+      if (event.payload === 1 && !thrown++) throw new Error("no such field");
+      return true;
+    };
+    await client.subscribe("t", "g", () => {}, { from: "earliest", filter });
+    await until("both are done", () => hub.group("t", "g", 0).done.size === 2);
+    expect([ops("NACK")[0]!.reason, errors]).toEqual(["no such field", ["no such field"]]);
+  });
+});
+
 describe("events that wait", () => {
   it("longer than maxExtendMs are released, and run later as their first attempt", async () => {
     const client = make();
