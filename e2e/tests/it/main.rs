@@ -13,6 +13,7 @@ mod outbox_mongo;
 mod readme;
 mod scenarios;
 mod secrets;
+mod seeds;
 mod state;
 mod systemd;
 mod terminal;
