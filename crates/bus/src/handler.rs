@@ -5,9 +5,10 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use promethean_event::{Group, SubscribeOptions, panic_text};
+use promethean_event::{Event, Group, SubscribeOptions, panic_text};
 
 use crate::{Bus, Delivery, Error};
 
@@ -57,6 +58,29 @@ where
             Ok(result) => result.map_err(|error| error.to_string()),
             Err(panic) => Err(panic_text(&*panic)),
         }
+    }
+}
+
+/// Wraps a handler so that it is called only for events that `wanted` accepts; the others are acked.
+pub fn only<W, F, Fut, E>(
+    wanted: W,
+    handler: F,
+) -> impl Fn(Arc<Delivery>) -> BoxFuture<'static, Result<(), E>> + Send + 'static
+where
+    W: Fn(&Event) -> bool + Send + Sync + 'static,
+    F: Fn(Arc<Delivery>) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: Send + 'static,
+{
+    move |delivery| {
+        if wanted(delivery.event()) {
+            return Box::pin(handler(delivery));
+        }
+        Box::pin(async move {
+            // Also where the handler answers for its events. One that fails leaves the lease to run out.
+            let _ = delivery.ack().await;
+            Ok(())
+        })
     }
 }
 

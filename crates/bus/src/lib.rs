@@ -54,7 +54,7 @@ pub use compaction::{COMPACTOR_GROUP, Compacted, Compactor, run_compactors};
 pub use dead_letters::{Envelope, Letters, OWN_GROUPS, REDRIVE_GROUP, Redriven};
 pub use error::Error;
 pub use group::{Answer, Receipt};
-pub use handler::{Handling, Running};
+pub use handler::{Handling, Running, only};
 pub use inbox::{CONNECTION_BYTES, Given, Inbox, InboxOptions, SubscriptionId};
 pub use relay::{
     Cluster, FOREIGN, Origin, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, SeekTo,

@@ -341,11 +341,19 @@ fn out_of_reach(id: EventId) -> Error {
 pub struct Subscription {
     membership: Membership,
     inbox: Inbox,
+    wanted: Option<Box<dyn Fn(&Event) -> bool + Send + Sync>>,
 }
 
 impl Subscription {
     pub(crate) fn new(membership: Membership, inbox: Inbox) -> Self {
-        Self { membership, inbox }
+        Self { membership, inbox, wanted: None }
+    }
+
+    /// Returns only events that `wanted` accepts. The others are acked when their turn comes, and so count as done.
+    #[must_use]
+    pub fn only(mut self, wanted: impl Fn(&Event) -> bool + Send + Sync + 'static) -> Self {
+        self.wanted = Some(Box::new(wanted));
+        self
     }
 
     /// The next delivery; an error when the bus ended the subscription, after which there are no more.
@@ -355,8 +363,7 @@ impl Subscription {
     /// Why the bus ended the subscription.
     pub async fn next(&mut self) -> Result<Delivery, Error> {
         // One by one: what stays in the inbox until its lease is over was seen by nobody, and is no attempt.
-        let mut one = self.take(1).await?;
-        one.pop().map_or_else(|| Err(Error::shutting_down()), |given| Ok(self.delivery(given)))
+        self.next_batch(1).await?.pop().ok_or_else(Error::shutting_down)
     }
 
     /// The next deliveries, at least one, at most `max`. Cancel-safe.
@@ -364,8 +371,19 @@ impl Subscription {
     /// # Errors
     /// As [`Subscription::next`].
     pub async fn next_batch(&mut self, max: usize) -> Result<Vec<Delivery>, Error> {
-        let taken = self.take(max.max(1)).await?;
-        Ok(taken.into_iter().map(|given| self.delivery(given)).collect())
+        loop {
+            let taken = self.take(max.max(1)).await?;
+            let deliveries = taken.into_iter().map(|given| self.delivery(given));
+            let Some(wanted) = &self.wanted else { return Ok(deliveries.collect()) };
+            let (deliveries, skipped): (Vec<_>, Vec<_>) = deliveries.partition(|delivery| wanted(delivery.event()));
+            for delivery in skipped {
+                // By itself, so that this stays cancel-safe. One that fails leaves the lease to run out.
+                tokio::spawn(async move { delivery.ack().await });
+            }
+            if !deliveries.is_empty() {
+                return Ok(deliveries);
+            }
+        }
     }
 
     /// Waits until there is something, and takes at most `max` of it.

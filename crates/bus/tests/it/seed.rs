@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{bus, earliest, group, publish, topic};
 use parking_lot::Mutex;
-use promethean_bus::{Handling, SubscribeOptions};
+use promethean_bus::{Delivery, Event, Handling, SubscribeOptions, only};
 
 /// Waits until `done` says so, for at most a generous while.
 async fn until(done: impl Fn() -> bool) {
@@ -101,6 +101,44 @@ async fn with_manual_ack_the_handler_answers_and_an_error_is_still_a_nack() {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     panic!("the third event has to stay unfinished, the others done");
+}
+
+/// The documents' `filter?(e)`: a function, whose events count as done where it says no.
+#[tokio::test]
+async fn what_a_predicate_does_not_want_is_done_for_handlers_and_for_streams() {
+    let bus = bus();
+    for number in 1..=6_u64 {
+        publish(&bus, "t.e", number).await;
+    }
+    let even = |event: &Event| event.payload_as::<u64>().is_ok_and(|number| number % 2 == 0);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seeing = Arc::clone(&seen);
+    let handler = only(even, move |delivery: Arc<Delivery>| {
+        let seen = Arc::clone(&seeing);
+        async move {
+            seen.lock().push(delivery.event().payload_as::<u64>().map_err(|error| error.to_string())?);
+            delivery.ack().await.map_err(|error| error.to_string())
+        }
+    });
+    let _running =
+        bus.subscribe_with("t.e", group("g1"), earliest(), Handling::ManualAck, handler).await.expect("subscribed");
+    let stream = bus.subscribe("t.e", Some(group("g2")), earliest()).await.expect("subscribed");
+    let mut stream = stream.only(even);
+    for number in [2, 4, 6_u64] {
+        let delivery = stream.next().await.expect("delivered");
+        assert_eq!(delivery.event().payload_as::<u64>().expect("a number"), number);
+        delivery.ack().await.expect("acked");
+    }
+    for name in ["g1", "g2"] {
+        for _ in 0..10_000 {
+            if bus.lag(&topic("t.e"), &group(name)).await.expect("readable").events == 0 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert_eq!(bus.lag(&topic("t.e"), &group(name)).await.expect("readable").events, 0, "{name}");
+    }
+    assert_eq!(*seen.lock(), [2, 4, 6]);
 }
 
 #[tokio::test]
