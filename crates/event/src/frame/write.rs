@@ -116,7 +116,7 @@ said! {
         cursor: Cursors<'a> = "cursor",
         /// Without a group: where it begins, for opts.resume of a later subscription.
         resume: Option<&'a str> as Option<Text<{ limits::MAX_RESUME }>> = "resume",
-        /// A sentence for each field of the frame that the hub does not know; left out where there is none.
+        /// A sentence for each field of the frame that the hub does not know, and for each value that it lowered.
         warnings: &'a [String] as Filled<Text<0>, MAX_WARNINGS> = "warnings",
     }
 }

@@ -135,7 +135,10 @@ pub(crate) static ROUTES: &[Route] = &[
             ),
             TS,
             AFTER_ID,
-            Param::optional("ackTimeoutMs", "How long the events are leased; 30,000 if left out."),
+            Param::optional(
+                "ackTimeoutMs",
+                "How long the events are leased; the hub's ack_timeout if left out, lowered to its max_ack_timeout.",
+            ),
             Param::optional("maxAttempts", "Deliveries before a dead letter; 5 if left out, 0: no limit."),
             Param::optional("ordered", "none (default), key or topic."),
             Param::optional("filter", "JSON: which events the group wants."),

@@ -11,7 +11,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ("Status", "status: text"),
     ("OnePublished", "id: id, seq: n, duplicate?: flag"),
     ("ManyPublished", "ids: [id], count: n"),
-    ("Consumed", "events: [Delivery]"),
+    ("Consumed", "events: [Delivery], warnings?: [text]"),
     ("Delivery", "event: Event, ctx: Context"),
     ("Context", "attempt: n, maxAttempts: n, ack_deadline_ms: n, lease: n, snapshot?: flag"),
     ("Answered", "done: n, lost: [id], unknown: [id]"),

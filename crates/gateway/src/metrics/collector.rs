@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use promethean_bus::metrics::{BUCKETS_MS, GroupMetrics};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 
 use super::process::Process;
@@ -130,9 +130,9 @@ impl Collector for Scrape {
             let timed = self.groups.iter().filter_map(|group| Some((group.labels(), one(group.times.as_ref()?))));
             histograms(out, name, help, timed)?;
         }
-        let no_labels: [(&str, &str); 0] = [];
-        let append = std::iter::once((no_labels, &self.append_duration));
-        histograms(out, "store_append_duration_ms", "Appending a burst", append)?;
+        let append =
+            out.encode_descriptor("store_append_duration_ms", "Appending a burst", None, MetricType::Histogram)?;
+        histogram(append, &self.append_duration)?;
         gauge(out, "ws_connections", "Open WebSockets", self.ws_connections)?;
         let buffered = "Bytes of half-read requests and of answers that are not read";
         gauge(out, "gateway_buffered_bytes", buffered, self.buffered_bytes)?;
@@ -197,14 +197,14 @@ fn histograms<'h, L: EncodeLabelSet>(
     series: impl Iterator<Item = (L, &'h Histogram)>,
 ) -> Result<(), Error> {
     let mut metric = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    for (labels, (counts, sum)) in series {
-        let total: u64 = counts.iter().sum();
-        if total == 0 {
-            continue;
-        }
-        let bounds = BUCKETS_MS.into_iter().chain([f64::INFINITY]);
-        let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
-        metric.encode_family(&labels)?.encode_histogram::<[(&str, &str); 0]>(*sum, total, &buckets, None)?;
+    for (labels, one) in series.filter(|(_, (counts, _))| counts.iter().any(|count| *count > 0)) {
+        histogram(metric.encode_family(&labels)?, one)?;
     }
     Ok(())
+}
+
+fn histogram(mut metric: MetricEncoder<'_>, (counts, sum): &Histogram) -> Result<(), Error> {
+    let bounds = BUCKETS_MS.into_iter().chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
+    metric.encode_histogram::<[(&str, &str); 0]>(*sum, counts.iter().sum(), &buckets, None)
 }

@@ -2,11 +2,14 @@
 //!
 //! A store that is away is waited for [`ANSWERS`], while its answer may take much longer: one question at a time goes on behind
 //! a scrape that has given up, and what it brings is shown by the next ones, for a minute. After that the gauges are left
-//! out: a number that nobody has checked is worse than none.
+//! out: a number that nobody has checked is worse than none. A store that is slow, on a busy machine say, is waited for as long
+//! as it answers about one topic after another: else gauges would be missing, or those of the scrape before.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
@@ -33,6 +36,8 @@ pub(crate) struct Sizes {
     /// Held by whoever asks the store.
     turn: Arc<tokio::sync::Mutex<()>>,
     last: Mutex<Option<(Instant, Known)>>,
+    /// Topics that the store has answered for, over all questions.
+    answered: AtomicU64,
 }
 
 /// Bytes by topic, lag by group.
@@ -56,11 +61,24 @@ pub(super) async fn now(hub: &Arc<Hub>) -> Known {
         });
         asking.await.ok().flatten()
     };
-    match timeout(ANSWERS, asked).await {
-        Ok(Some(known)) => known,
-        Ok(None) | Err(_) => {
+    match while_it_answers(asked, &hub.sizes.answered).await {
+        Some(Some(known)) => known,
+        Some(None) | None => {
             let last = hub.sizes.last.lock().clone();
             last.filter(|(at, _)| at.elapsed() < LASTS).map(|(_, known)| known).unwrap_or_default()
+        }
+    }
+}
+
+/// Waits for `asked` until nothing was `answered` for a while.
+async fn while_it_answers<T>(asked: impl Future<Output = T>, answered: &AtomicU64) -> Option<T> {
+    let mut asked = std::pin::pin!(asked);
+    loop {
+        let before = answered.load(Relaxed);
+        match timeout(ANSWERS, &mut asked).await {
+            Ok(done) => return Some(done),
+            Err(_) if answered.load(Relaxed) == before => return None,
+            Err(_) => {}
         }
     }
 }
@@ -78,6 +96,7 @@ async fn ask(hub: &Hub) -> Result<Known, Error> {
     });
     let mut known = known.buffered(AT_ONCE);
     while let Some((topic, of_topic)) = known.next().await {
+        hub.sizes.answered.fetch_add(1, Relaxed);
         let (info, of_groups) = match of_topic {
             Ok(of_topic) => of_topic,
             // Which is said in the log, and takes nothing from the other topics.
@@ -103,7 +122,9 @@ async fn ask(hub: &Hub) -> Result<Known, Error> {
 
 async fn of_topic(hub: &Hub, topic: &Topic) -> Result<(Option<TopicInfo>, Vec<(Group, GroupState)>), Error> {
     let store = hub.bus.store();
-    Ok((store.info(topic).await?, store.groups(topic).await?))
+    // The groups first: an event that is appended in between counts.
+    let groups = store.groups(topic).await?;
+    Ok((store.info(topic).await?, groups))
 }
 
 /// Which names have series of their own: those that the bus counts by, so that counters and gauges fold the same ones, and

@@ -21,16 +21,15 @@ fn left(event: &Value) -> u64 {
 async fn a_subscription_above_the_caps_is_lowered_and_warned() {
     let server = Server::configured(capped()).await;
     let mut client = server.connect().await;
-    let opts = json!({"ackTimeoutMs": 999_999_999_u64, "maxInFlight": 20_000});
+    let events = json!([{"payload": 0}, {"payload": 1}, {"payload": 2}]);
+    client.ok(json!({"op": "PUBLISH", "topic": "a", "events": events})).await;
+    let opts = json!({"from": "earliest", "ackTimeoutMs": 999_999_999_u64, "maxInFlight": 20_000});
     let ok = client.ok(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g", "opts": opts})).await;
     let warnings = json!([
         "ackTimeoutMs: lowered to 60000, the hub's max_ack_timeout",
         "maxInFlight: lowered to 2, the hub's max_in_flight"
     ]);
     assert_eq!(ok["warnings"], warnings);
-    for n in 0..3 {
-        client.publish("a", json!(n)).await;
-    }
     let first = client.event().await;
     assert!((50_000..=60_000).contains(&left(&first)), "{first}");
     client.event().await;

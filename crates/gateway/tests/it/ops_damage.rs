@@ -171,6 +171,32 @@ async fn a_topic_whose_counts_are_damaged_takes_nothing_from_the_others() {
     assert_eq!(metrics(&hub, lags.each_ref().map(|name| &**name)).await, [Some(2.0), None, Some(2.0)]);
 }
 
+/// A store on a busy machine: every answer takes a while.
+struct Slow;
+
+impl Watcher for Slow {
+    async fn before(&self, call: Call) {
+        if matches!(call, Call::Info) {
+            tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
+        }
+    }
+}
+
+/// 40 topics take more than the three seconds for which a store that is away is waited for.
+#[tokio::test]
+async fn the_lag_of_a_group_is_there_and_right_however_slow_the_store() {
+    let store = Arc::new(Watched { store: Memory::new(), watcher: Slow });
+    let hub = Setup { store: Some(Arc::clone(&store) as Arc<dyn Store>), ..Setup::default() }.start(router).await;
+    for n in 0..40 {
+        hub.fill(&format!("t{n}"), 1).await;
+    }
+    hub.hub.bus.set_cursor(&topic("t39"), &group(), From::Earliest).await.expect("made");
+    let lag = [r#"group_lag{topic="t39",group="g"}"#];
+    assert_eq!(metrics(&hub, lag).await, [Some(1.0)]);
+    hub.fill("t39", 1).await;
+    assert_eq!(metrics(&hub, lag).await, [Some(2.0)], "not what the scrape before had");
+}
+
 #[tokio::test]
 async fn metrics_and_connections_need_no_store() {
     let store = Arc::new(Watched { store: Memory::new(), watcher: Away(watch::channel(false).0) });

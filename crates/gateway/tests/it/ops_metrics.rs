@@ -228,7 +228,7 @@ async fn names() -> std::collections::BTreeSet<String> {
     let options = SubscribeOptions { from: From::Earliest, ..SubscribeOptions::default() };
     let group = Some(Group::parse("g").expect("a group"));
     let mut events = hub.hub.bus.subscribe("t", group, options).await.expect("subscribed");
-    events.next().await.expect("delivered");
+    events.next().await.expect("delivered").ack().await.expect("acked");
     scrape(&hub).await.keys().filter_map(|name| name.split('{').next()).map(str::to_owned).collect()
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use promethean_bus::{Bus, Code, PublishOptions, Topic, TypedTopic};
 use promethean_gateway::Hub;
 use promethean_gateway::ops::Addresses;
-use promethean_projection::process::{HEARTBEATS, Heartbeat, PROCESSES, Processes};
+use promethean_projection::process::{HEARTBEATS, Heartbeat, PROCESSES};
 use promethean_store::{Compaction, Retention, SnapshotJob, TopicSettings};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -102,6 +102,8 @@ pub(super) fn where_to_look(config: &Config, at: Addresses) -> String {
 
 #[cfg(test)]
 mod tests {
+    use promethean_projection::process::Processes;
+
     use super::*;
 
     #[test]

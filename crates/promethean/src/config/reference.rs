@@ -28,7 +28,7 @@ fn render() -> String {
             section = setting.section;
             let _ = write!(
                 out,
-                "\n## {section}\n\n| key | flag | variable | default | what it does |\n|---|---|---|---|---|\n"
+                "\n## {section}\n\n| key | flag | variable | default | effect |\n|---|---|---|---|---|\n"
             );
         }
         let variables: Vec<_> =

@@ -110,7 +110,7 @@ fn the_image_is_built_from_what_is_there_with_a_compiler_that_is_new_enough() {
 fn the_example_configurations_are_configurations() {
     let all = super::files("deploy", ".toml");
     assert_eq!(all, ["deploy/cluster.toml", "deploy/event-hub.toml", "deploy/single-node.toml", "deploy/tls.toml"]);
-    let [cluster, event_hub, single, tls] = all.each_ref().map(|file| read(file));
+    let [cluster, event_hub, single, tls] = <[String; 4]>::try_from(all).expect("four").map(|file| read(&file));
     let state = ("STATE_DIRECTORY", "/var/lib/promethean");
     let token = ("WS_TOKEN", "a-long-random-token");
 
