@@ -26,10 +26,8 @@ fn render() -> String {
     for setting in SETTINGS {
         if setting.section != section {
             section = setting.section;
-            let _ = write!(
-                out,
-                "\n## {section}\n\n| key | flag | variable | default | effect |\n|---|---|---|---|---|\n"
-            );
+            let _ =
+                write!(out, "\n## {section}\n\n| key | flag | variable | default | effect |\n|---|---|---|---|---|\n");
         }
         let variables: Vec<_> =
             [Some(setting.variable()), setting.seed.map(str::to_owned)].into_iter().flatten().collect();
