@@ -110,7 +110,7 @@ impl Client {
     /// Stops deliveries, gives back the events that wait, finishes the handlers that run, sends their answers and the
     /// publishes that wait, and disconnects. A connection that is away is waited for if one of these needs it. After `limit`
     /// the client ends whatever the hub does, and calls that still wait fail with [`Error::Closed`]; so do later ones.
-    /// Dropping the future ends it at once.
+    /// Dropping the future ends it at once. A handler must not await it, but spawn it: it waits for that handler.
     ///
     /// # Errors
     /// The client had ended before: why.

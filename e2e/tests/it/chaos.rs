@@ -1,5 +1,5 @@
 //! The Rust client with a hub that is killed every second, behind a proxy that cuts, resets, half-closes, swallows and
-//! delays. A ledger has what the client was told, and what its handlers saw. `CHAOS_SECONDS` (10) says for how long.
+//! delays. A ledger has what the client was told, and what its handlers saw. `CHAOS_SECONDS` (6) says for how long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -156,7 +156,7 @@ async fn publish(client: Client, name: String, ledger: Ledger, stop: watch::Rece
             match client.send(TOPIC, event).await {
                 Ok(published) => {
                     ledger.entries().published.insert(payload, published.seq);
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                     None
                 }
                 Err(error) => Some(error.to_string()),
@@ -168,7 +168,7 @@ async fn publish(client: Client, name: String, ledger: Ledger, stop: watch::Rece
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_of_hub_and_network_lose_double_and_reorder_nothing() {
-    let seconds = std::env::var("CHAOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
+    let seconds = std::env::var("CHAOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
     let dir = tempfile::tempdir().expect("a directory");
     let mut hub = Setup::log(dir.path()).start();
     let (proxy, url) = Proxy::start(hub.ws).await;

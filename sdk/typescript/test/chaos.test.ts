@@ -1,5 +1,5 @@
 // A hub that is killed every second, behind a proxy that cuts, resets, half-closes, swallows and delays: a ledger of what
-// the client was told and of what its handlers saw. Runs where PROMETHEAN_BIN names a hub, for CHAOS_SECONDS (10).
+// the client was told and of what its handlers saw. Runs where PROMETHEAN_BIN names a hub, for CHAOS_SECONDS (6).
 import { createServer, connect, type AddressInfo, type Socket } from "node:net";
 import { afterAll, expect, it } from "vitest";
 import { PromClient, type PromError } from "../src/index.js";
@@ -7,7 +7,7 @@ import { RealHub } from "./real-hub.js";
 import { sleep, until } from "./scenarios.js";
 
 const bin = process.env.PROMETHEAN_BIN;
-const SECONDS = Number(process.env.CHAOS_SECONDS ?? 10);
+const SECONDS = Number(process.env.CHAOS_SECONDS ?? 6);
 const seed = Number(process.env.CHAOS_SEED ?? Date.now() % 100_000);
 let state = seed;
 const dice = (sides: number): number => Math.floor((state = (state * 48_271) % 2_147_483_647) / 2_147_483_647 * sides);
@@ -87,7 +87,7 @@ it.runIf(bin)(`${SECONDS} s of faults lose, double and reorder nothing (CHAOS_SE
         : publisher.publishBatch("chaos", names.map((payload) => ({ payload, key: name })));
       const one = sent.then((all) => all.forEach(({ seq }, i) => told.set(names[i]!, seq)), (error) => void failed.push(error)).finally(() => flying.delete(one));
       flying.add(one);
-      await (flying.size >= 20 ? Promise.race(flying) : sleep(2));
+      await (flying.size >= 20 ? Promise.race(flying) : sleep(5));
     }
     await Promise.all(flying);
   };
