@@ -103,13 +103,13 @@ bench: build ## The numbers of docs/performance.md, each beside its bar
 bench-compare: build ## Beside NATS JetStream and Redis Streams, one table (ARGS="growth": how cost grows)
 	scripts/bench-compare.sh $(ARGS)$(if $(SHORT), --short --promethean $(BUILT)/promethean)
 
-torture: $(if $(SHORT),build) ## Crash tests for as long as SECONDS says, with printed seeds
+torture: sdk/typescript/node_modules $(if $(SHORT),build) ## Crash tests for as long as SECONDS says, with printed seeds
 	$(call example,torture,--seconds $(or $(SECONDS),600))
 	PROMETHEAN_FAILOVERS=$(or $(FAILOVERS),20) $(CARGO) test $(call only,promethean-store) --test mongo -- failover$(if $(SHORT),::nothing_answered) --nocapture
 	$(if $(SHORT),$(BUILD),$(CARGO) build -p promethean -p promethean-testmongo --bins)
 	PROMETHEAN_CLUSTER_CYCLES=$(or $(CYCLES),10) $(TARGET)/debug/with-mongo $(CARGO) test $(call only,promethean-e2e) --test cluster failover -- --nocapture
 	CHAOS_SECONDS=$(or $(SECONDS),600) $(CARGO) test $(call only,promethean-e2e) --test it chaos:: -- --nocapture
-	cd sdk/typescript && { [ -d node_modules ] || $(NPM) ci --silent; } && CHAOS_SECONDS=$(or $(SECONDS),600) PROMETHEAN_BIN=$(abspath $(TARGET))/debug/promethean npx vitest run test/chaos.test.ts
+	cd sdk/typescript && CHAOS_SECONDS=$(or $(SECONDS),600) PROMETHEAN_BIN=$(abspath $(TARGET))/debug/promethean npx vitest run test/chaos.test.ts
 
 soak: web ## The dashboard under 2,000 events/s for five minutes (SECONDS says how long)
 	scripts/install-chromium.sh
