@@ -49,7 +49,7 @@ export interface Seek { topic: string; group: string; dryRun: boolean; before: P
 
 export interface DeadTopics { topics: { topic: string; letters: number; lastTs: number }[] }
 export interface Letter { id: string; seq: number; ts: number; group: string; err: string; attempts: number; redriven: boolean; foreign?: boolean; original: Event }
-export interface Redriven { redriven: number; remaining: number; refused?: number; refusals?: { id: string; code: string; error: string }[] }
+export interface Redriven { redriven: number; remaining: number; gone: number; dryRun?: boolean; refused?: number; refusals?: { id: string; code: string; error: string }[] }
 export interface DeadLetters {
   topic: string; letters: number; counted?: number; foreign?: number;
   reasons: { err: string; group?: string; count: number }[]; entries: Letter[]; next?: string;

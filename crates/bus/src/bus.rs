@@ -2,7 +2,7 @@
 
 mod standing;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -22,7 +22,7 @@ use crate::inbox::{Inbox, SubscriptionId};
 use crate::metrics::Metrics;
 use crate::patterns::{Appending, Patterns};
 use crate::pull::Pulls;
-use crate::relay::{Cluster, Origin, SeekTo};
+use crate::relay::{Cluster, Origin, Redrive, SeekTo};
 use crate::runner::{self, Handle, Input, Inputs, Room, seek_of};
 use crate::shard::Shards;
 use crate::status;
@@ -88,6 +88,8 @@ pub(crate) struct Core {
     /// What groups with a backlog have read ahead.
     pub(crate) ahead: Arc<Room>,
     draining: AtomicBool,
+    /// Topics whose dead letters are being redriven.
+    pub(crate) redriving: Mutex<HashSet<Topic>>,
     /// When damage under a group's age was last told of.
     damage_told: Mutex<Option<Instant>>,
 }
@@ -120,6 +122,7 @@ impl Bus {
             shards: Shards::new(),
             ahead: Arc::default(),
             draining: AtomicBool::new(false),
+            redriving: Mutex::default(),
             damage_told: Mutex::default(),
         };
         Self { core: Arc::new(core) }
@@ -269,6 +272,16 @@ impl Bus {
     /// As [`Bus::set_cursor`]; `shutting_down`: another hub owns it.
     pub async fn set_cursor_here(&self, topic: &Topic, group: &Group, to: SeekTo) -> Result<Cursor, Error> {
         self.core.ask(topic, group, |reply| Input::Seek { to, relayed: true, reply }).await
+    }
+
+    /// Takes dead-lettered events into a group again, asked by another hub: only where this one owns the group. Returns
+    /// which of them are there. **Returned ⇒ durable.**
+    ///
+    /// # Errors
+    /// `not_found`: the group has no position. `conflict`, `ack_failed`; `shutting_down`: another hub owns it.
+    pub async fn redrive_here(&self, topic: &Topic, group: &Group, letters: &[Redrive]) -> Result<Vec<bool>, Error> {
+        let ask = |reply| Input::Redrive { letters: letters.to_vec(), relayed: true, reply };
+        self.core.ask(topic, group, ask).await
     }
 
     /// Forgets a group on a topic: its next subscriber begins anew. **Returned ⇒ durable.** `false`: there was none.

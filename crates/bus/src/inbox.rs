@@ -41,6 +41,8 @@ pub struct Given {
     pub lease_for: Duration,
     /// It belongs to a snapshot start.
     pub snapshot: bool,
+    /// It was redriven from a dead letter.
+    pub redriven: bool,
     /// With the last event of a tail's snapshot, where that is known: the event at which the snapshot was taken.
     pub cut: Option<EventId>,
     /// The place of a live tail after it, known once it is taken out of the inbox.

@@ -51,13 +51,13 @@ mod typed;
 pub use burst::{Burst, Placed, Published};
 pub use bus::{Bus, BusOptions, Request, TopicGate};
 pub use compaction::{COMPACTOR_GROUP, Compacted, Compactor, run_compactors};
-pub use dead_letters::{Envelope, Letters, OWN_GROUPS, REDRIVE_GROUP, Redriven};
+pub use dead_letters::{Envelope, Letters, OWN_GROUPS, REDRIVE_GROUP, RedriveTo, Redriven};
 pub use error::Error;
 pub use group::{Answer, Receipt};
 pub use handler::{Handling, Running, only};
 pub use inbox::{CONNECTION_BYTES, Given, Inbox, InboxOptions, SubscriptionId};
 pub use relay::{
-    Cluster, FOREIGN, Origin, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, SeekTo,
+    Cluster, FOREIGN, Origin, Redrive, RelayError, RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, SeekTo,
 };
 pub use status::{GroupStatus, Holding, HoldingState, Lag, MemberStatus};
 pub use subscription::{Delivery, Membership, Subscription};

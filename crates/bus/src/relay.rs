@@ -51,6 +51,17 @@ impl std::convert::From<From> for SeekTo {
     }
 }
 
+/// A dead-lettered event that its group takes in again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redrive {
+    /// The event.
+    pub id: EventId,
+    /// Its place.
+    pub seq: Seq,
+    /// Place of its dead letter on the dead-letter topic.
+    pub letter: Seq,
+}
+
 /// The subscriber behind a member that another hub has sent here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
@@ -79,6 +90,9 @@ pub trait Relays: Send + Sync + 'static {
 
     /// Moves a group's place.
     fn seek(&self, owner: &Peer, topic: &Topic, group: &Group, to: SeekTo) -> Relaying<Cursor>;
+
+    /// Takes dead-lettered events into the group again; which of them are there.
+    fn redrive(&self, owner: &Peer, topic: &Topic, group: &Group, letters: Vec<Redrive>) -> Relaying<Vec<bool>>;
 
     /// How a group stands, with or without what is unfinished.
     fn status(&self, owner: &Peer, topic: &Topic, group: &Group, unfinished: bool) -> Relaying<Option<GroupStatus>>;
@@ -128,6 +142,8 @@ pub struct RelayGiven {
     pub left: Duration,
     /// It belongs to a snapshot start.
     pub snapshot: bool,
+    /// It was redriven from a dead letter.
+    pub redriven: bool,
     /// Until when it may be passed on: the owner gives it to others soon after.
     pub fence: Fence,
 }

@@ -213,6 +213,7 @@ fn given(inner: &Inner, event: Event, snapshot: bool) -> Given {
         deadline: Millis(0),
         lease_for: Duration::ZERO,
         snapshot,
+        redriven: false,
         cut: None,
         resume: None,
         fence: None,

@@ -279,7 +279,16 @@ mod tests {
         let id = format!("0199d1c0-7d3b-7cc2-8b1a-{n:012x}");
         let json = format!(r#"{{"id":"{id}","seq":{n},"ts":1,"topic":"a","payload":{n}}}"#);
         let (attempt, max_attempts, snapshot, cut, resume) = (1, 5, false, None, None);
-        let context = DeliveryContext { attempt, max_attempts, ack_deadline_ms: ms, lease, snapshot, cut, resume };
+        let context = DeliveryContext {
+            attempt,
+            max_attempts,
+            ack_deadline_ms: ms,
+            lease,
+            snapshot,
+            redriven: false,
+            cut,
+            resume,
+        };
         Delivery {
             event: serde_json::from_str(&json).expect("an event"),
             json: json.into(),

@@ -34,7 +34,7 @@ fn group(name: &str) -> Group {
 fn state(floor: u64) -> GroupState {
     let mut state = GroupState { floor, generation: 2, ..GroupState::default() };
     state.done.insert(floor + 2, floor + 3, None);
-    state.unfinished.push(Unfinished { seq: floor + 1, attempts: 2, not_before: Millis(9) });
+    state.unfinished.push(Unfinished { seq: floor + 1, attempts: 2, not_before: Millis(9), redriven: 0 });
     state
 }
 

@@ -19,6 +19,8 @@ pub struct Unfinished {
     pub attempts: u32,
     /// It waits until then; 0: it does not.
     pub not_before: Millis,
+    /// Seq of the dead letter that it was redriven from; 0: none.
+    pub redriven: Seq,
 }
 
 /// A snapshot start that is under way: events up to `cut` are the latest of their keys.
@@ -59,6 +61,8 @@ pub struct GroupState {
 /// first, which older hubs can read.
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
+/// As the second, with `redriven` of each unfinished event; written only while there is one.
+const THIRD: u8 = 3;
 
 impl GroupState {
     /// The state of a group that begins at `now`, before the first event. One that was forgotten and begins anew is another:
@@ -78,7 +82,8 @@ impl GroupState {
     pub fn encode(&self) -> Vec<u8> {
         let has_place = |snapshot: &SnapshotState| snapshot.after.is_some() || snapshot.left.is_some();
         let second = self.fence != 0 || self.snapshot.as_ref().is_some_and(has_place);
-        let version = if second { SECOND } else { FIRST };
+        let third = self.unfinished.iter().any(|one| one.redriven != 0);
+        let version = if third { THIRD } else { FIRST + u8::from(second) };
         let mut out = vec![version];
         put(&mut out, self.floor);
         put_mark(&mut out, self.last);
@@ -88,6 +93,9 @@ impl GroupState {
             put(&mut out, one.seq);
             put(&mut out, u64::from(one.attempts));
             put(&mut out, one.not_before.0);
+            if version >= THIRD {
+                put(&mut out, one.redriven);
+            }
         }
         match &self.snapshot {
             None => out.push(0),
@@ -95,14 +103,14 @@ impl GroupState {
                 out.push(1);
                 put(&mut out, snapshot.cut);
                 put_done(&mut out, &snapshot.done);
-                if version == SECOND {
+                if version >= SECOND {
                     put_text(&mut out, snapshot.after.as_deref());
                     put(&mut out, snapshot.left.map_or(0, |left| left.saturating_add(1)));
                 }
             }
         }
         put(&mut out, self.generation);
-        if version == SECOND {
+        if version >= SECOND {
             put(&mut out, self.fence);
         }
         out
@@ -112,7 +120,7 @@ impl GroupState {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let version = take_byte(&mut rest)?;
-        if !(FIRST..=SECOND).contains(&version) {
+        if !(FIRST..=THIRD).contains(&version) {
             return None;
         }
         let floor = take(&mut rest)?;
@@ -126,13 +134,14 @@ impl GroupState {
                 seq,
                 attempts: u32::try_from(attempts).ok()?,
                 not_before: Millis(not_before),
+                redriven: if version >= THIRD { take(&mut rest)? } else { 0 },
             });
         }
         let snapshot = match take_byte(&mut rest)? {
             0 => None,
             1 => {
                 let (cut, done) = (take(&mut rest)?, take_done(&mut rest)?);
-                let place = version == SECOND;
+                let place = version >= SECOND;
                 let after = if place { take_text(&mut rest)? } else { None };
                 let left = if place { take(&mut rest)?.checked_sub(1) } else { None };
                 Some(SnapshotState { cut, done, after, left })
@@ -140,7 +149,7 @@ impl GroupState {
             _ => return None,
         };
         let generation = take(&mut rest)?;
-        let fence = if version == SECOND { take(&mut rest)? } else { 0 };
+        let fence = if version >= SECOND { take(&mut rest)? } else { 0 };
         rest.is_empty().then_some(Self { floor, last, done, unfinished, snapshot, generation, fence })
     }
 }
@@ -254,7 +263,7 @@ mod tests {
     fn a_state_of_the_first_format_reads_as_it_always_did() {
         let bytes = [1, 9, 0, 0, 1, 4, 2, 0x90, 0x4e, 1, 9, 2, 3, 0, 0, 5, 1, 0, 7];
         let done: Done = [(3, 3, None), (5, 6, None)].into_iter().collect();
-        let unfinished = vec![Unfinished { seq: 4, attempts: 2, not_before: Millis(10_000) }];
+        let unfinished = vec![Unfinished { seq: 4, attempts: 2, not_before: Millis(10_000), redriven: 0 }];
         let snapshot = Some(SnapshotState { cut: 9, done, ..SnapshotState::default() });
         let state = GroupState { floor: 9, unfinished, snapshot, generation: 7, ..GroupState::default() };
         assert_eq!(GroupState::decode(&bytes), Some(state.clone()));
@@ -265,7 +274,7 @@ mod tests {
         #[test]
         fn a_state_reads_back_as_it_was_written(
             floor in any::<u64>(), last in mark(), above in done(), generation in any::<u64>(),
-            unfinished in proptest::collection::vec((any::<u64>(), any::<u32>(), any::<u64>()), 0..5),
+            unfinished in proptest::collection::vec((any::<u64>(), any::<u32>(), any::<u64>(), prop_oneof![Just(0_u64), any::<u64>()]), 0..5),
             snapshot in proptest::option::of((
                 any::<u64>(), done(), proptest::option::of(".{0,9}"), proptest::option::of(0..u64::MAX),
             )), fence in prop_oneof![Just(0_u64), any::<u64>()],
@@ -273,7 +282,8 @@ mod tests {
             let state = GroupState {
                 floor, last, done: above, generation, fence,
                 unfinished: unfinished.into_iter()
-                    .map(|(seq, attempts, due)| Unfinished { seq, attempts, not_before: Millis(due) }).collect(),
+                    .map(|(seq, attempts, due, redriven)| Unfinished { seq, attempts, not_before: Millis(due), redriven })
+                    .collect(),
                 snapshot: snapshot.map(|(cut, done, after, left)| SnapshotState { cut, done, after, left }),
             };
             let bytes = state.encode();

@@ -51,6 +51,11 @@ impl<T: Copy> Ranges<T> {
         self.ranges.range(..=last).next_back().filter(|(_, (end, _))| *end == last).map(|(_, (_, value))| *value)
     }
 
+    /// The last seq of the range that `seq` is in.
+    pub fn end_of(&self, seq: Seq) -> Option<Seq> {
+        self.ranges.range(..=seq).next_back().map(|(_, (last, _))| *last).filter(|last| seq <= *last)
+    }
+
     /// Adds `first..=last`; `value` belongs to `last`.
     pub fn insert(&mut self, first: Seq, last: Seq, value: T) {
         if first > last {

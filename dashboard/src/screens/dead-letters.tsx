@@ -87,17 +87,21 @@ function One({ topic, hub, now, changed }: { topic: string; hub: Hub | undefined
 
 function Redrive({ topic, choice, onClose }: { topic: string; choice: Choice; onClose: () => void }) {
   const [limit, setLimit] = useState("");
+  const [toTopic, setToTopic] = useState(false);
   const [result, setResult] = useState<Redriven>();
   const [error, setError] = useState<Error>();
   const run = async () => {
     const { words: _, ...body } = choice;
-    try { setResult(await send("POST", "dlq/redrive", { topic }, { ...body, ...(limit && { limit: Number(limit) }) })); } catch (cause) { setError(cause as Error); }
+    try { setResult(await send("POST", "dlq/redrive", { topic }, { ...body, to: toTopic ? "topic" : "group", ...(limit && { limit: Number(limit) }) })); } catch (cause) { setError(cause as Error); }
   };
   return (
     <Dialog title="Send back" onClose={onClose}>
       {result
-        ? <p role="status">Sent {count(result.redriven)} back to <b>{topic}</b>; {count(result.remaining)} remain.{result.refused ? ` ${many(result.refused, "letter")} refused: ${result.refusals?.map((x) => `${x.id}: ${x.error}`).join("; ")}` : ""}</p>
-        : <p>Publishes {choice.words} to <b>{topic}</b> again. Every group of the topic gets them, not only the one that failed.</p>}
+        ? <p role="status">Sent {count(result.redriven)} back{toTopic && <> to <b>{topic}</b></>}; {count(result.remaining)} remain.{result.gone ? ` ${many(result.gone, "letter")} cannot go to their group: the event has left the log.` : ""}{result.refused ? ` ${many(result.refused, "letter")} refused: ${result.refusals?.map((x) => `${x.id}: ${x.error}`).join("; ")}` : ""}</p>
+        : toTopic
+          ? <p>Publishes copies of {choice.words} to <b>{topic}</b>. Every group of the topic gets them, not only the one that failed.</p>
+          : <p>Delivers {choice.words} again to the group that failed, and to no other. Attempts count from 1.</p>}
+      {!result && <Field label="To every group"><input type="checkbox" checked={toTopic} onChange={(e) => setToTopic(e.currentTarget.checked)} /></Field>}
       {!result && !choice.ids && <Field label="At most"><input type="number" min="1" placeholder="all" value={limit} onInput={(e) => setLimit(e.currentTarget.value)} /></Field>}
       <Problem error={error} />
       <div class="row end">{result ? <button type="button" class="primary" onClick={onClose}>Done</button> : <button type="button" class="primary" onClick={() => void run()}>Send back</button>}</div>

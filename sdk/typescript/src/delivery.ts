@@ -15,6 +15,8 @@ export class Delivery<T = unknown> {
   lease?: number;
   /** Part of a snapshot start: the key's state, not news. */
   snapshot?: boolean;
+  /** Delivered again after it was dead-lettered: `attempt` counts from 1 anew. */
+  redriven?: boolean;
   /** With the last event of a tail's snapshot: the id of the event at which the snapshot was taken. */
   cut?: string;
   /**

@@ -5,4 +5,4 @@ mod redrive;
 pub(crate) mod write;
 
 pub use envelope::Envelope;
-pub use redrive::{Letters, OWN_GROUPS, REDRIVE_GROUP, Redriven};
+pub use redrive::{Letters, OWN_GROUPS, REDRIVE_GROUP, RedriveTo, Redriven};

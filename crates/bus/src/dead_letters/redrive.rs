@@ -1,16 +1,20 @@
-//! Sending dead letters back to their topic: each once, whoever asks and however often. One that the topic does not take
-//! stays where it is and holds up no other.
+//! Redriving dead letters, each once, oldest first: the event goes to the group that it failed in, or a copy to its topic.
+//! A letter that cannot go stays where it is and holds up no other.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use promethean_event::limits::MAX_HEADERS;
-use promethean_event::{Code, Draft, Event, EventId, Group, Headers, Millis, PublishOptions, Topic};
+use promethean_event::{Code, Draft, Event, EventId, Group, Headers, Millis, PublishOptions, Seq, Topic};
 use promethean_store::{GroupState, ReadMax, Saved};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Envelope;
+use crate::bus::Core;
+use crate::relay::Redrive;
+use crate::runner::Input;
 use crate::{Bus, Error};
 
 /// Groups whose names begin so are the hub's own: their cursors say what it has done.
@@ -22,22 +26,38 @@ const AT_ONCE: usize = 500;
 /// Refused letters that are named.
 const NAMED: usize = 10;
 
-/// What a redrive did.
+/// Outcome of a redrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redriven {
-    /// Letters sent back.
+    /// Letters that were redriven.
     pub redriven: u64,
-    /// Letters that are left, the refused ones among them.
+    /// Letters that are left, those that are gone or refused among them.
     pub remaining: u64,
-    /// Letters that the topic does not take.
+    /// Letters that cannot go to their group, because their event has left the log.
+    pub gone: u64,
+    /// Letters that the group or the topic does not take.
     pub refused: u64,
     /// The first ten of them, and why.
     pub refusals: Vec<(EventId, Error)>,
 }
 
-/// Which letters to send back: those that fit everything that is given.
+/// Receiver of redriven events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RedriveTo {
+    /// The group that failed: the event itself, and to no other group.
+    #[default]
+    Group,
+    /// The topic: a copy, for every group.
+    Topic,
+}
+
+/// Letters to redrive, those that fit everything that is given, and where to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Letters {
+    /// Receiver of the events.
+    pub to: RedriveTo,
+    /// True: nothing is changed, only counted.
+    pub dry_run: bool,
     /// Of this group.
     pub group: Option<String>,
     /// With this error.
@@ -70,6 +90,10 @@ impl Letters {
 /// What goes back of the event in a dead letter.
 #[derive(Deserialize)]
 struct Original<'a> {
+    #[serde(default)]
+    id: Option<EventId>,
+    #[serde(default)]
+    seq: Option<Seq>,
     #[serde(borrow)]
     payload: &'a RawValue,
     #[serde(borrow, default)]
@@ -107,27 +131,56 @@ fn in_order<'de, 'a, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Hea
     Ok(pairs.map(|(name, value)| (Cow::Owned(name), Cow::Owned(value))).collect())
 }
 
-impl Bus {
-    /// Sends up to `limit` dead letters of `topic` back to it, oldest first, with `caused_by` the dead letter.
-    /// A letter that was sent back is not sent again; one that the topic does not take is named, and stays.
-    ///
-    /// # Errors
-    /// `publish_failed` or `ack_failed`: what was sent back stays so, the rest can be asked for again. `lease_lost`:
-    /// somebody else redrives the same topic.
-    pub async fn redrive(&self, topic: &Topic, limit: u64) -> Result<Redriven, Error> {
-        self.redrive_only(topic, limit, &Letters::default()).await
-    }
+/// The only redrive of a topic on this hub, until it is dropped.
+struct Alone<'c> {
+    core: &'c Core,
+    topic: Topic,
+}
 
-    /// As [`Bus::redrive`], but only letters that fit `wanted`; the others stay.
+impl<'c> Alone<'c> {
+    fn begin(core: &'c Core, topic: &Topic) -> Result<Self, Error> {
+        if core.redriving.lock().insert(topic.clone()) {
+            Ok(Self { core, topic: topic.clone() })
+        } else {
+            Err(busy(topic))
+        }
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.core.redriving.lock().remove(&self.topic);
+    }
+}
+
+fn busy(topic: &Topic) -> Error {
+    let message =
+        format!("another redrive of {topic} is under way; run this one again when it is done, for what is left");
+    Error::new(Code::Conflict, message)
+}
+
+impl Core {
+    /// The event of a dead letter, if it is still in the log.
+    pub(crate) async fn original(&self, topic: &Topic, letter: &Redrive) -> Result<Option<Event>, Error> {
+        let read =
+            self.store.read(topic, letter.seq, ReadMax::events(1)).await.map_err(|error| Error::group(&error))?;
+        Ok(read.into_iter().next().filter(|event| event.seq == letter.seq && event.id == letter.id))
+    }
+}
+
+impl Bus {
+    /// Redrives up to `limit` dead letters of `topic` that fit `wanted`, oldest first. A letter is redriven once.
     ///
     /// # Errors
-    /// As [`Bus::redrive`].
-    pub async fn redrive_only(&self, topic: &Topic, limit: u64, wanted: &Letters) -> Result<Redriven, Error> {
+    /// `publish_failed` or `ack_failed`: what was redriven stays so, the rest can be asked for again. `conflict`: another
+    /// redrive of the topic runs.
+    pub async fn redrive(&self, topic: &Topic, limit: u64, wanted: &Letters) -> Result<Redriven, Error> {
+        let _alone = if wanted.dry_run { None } else { Some(Alone::begin(&self.core, topic)?) };
         let (letters, group) = (topic.dead_letter(), Group::parse(REDRIVE_GROUP)?);
         let store = Arc::clone(self.store());
         let loaded = store.load(&letters, &group).await.map_err(|error| Error::group(&error))?;
         let (mut state, mut version) = loaded.unwrap_or((GroupState::default(), 0));
-        let mut told = Redriven { redriven: 0, remaining: 0, refused: 0, refusals: Vec::new() };
+        let mut told = Redriven { redriven: 0, remaining: 0, gone: 0, refused: 0, refusals: Vec::new() };
         let mut next = state.floor + 1;
         while told.redriven < limit {
             let most = usize::try_from(limit - told.redriven).unwrap_or(usize::MAX).min(AT_ONCE);
@@ -143,11 +196,12 @@ impl Bus {
                 match fate {
                     Fate::Before => {}
                     Fate::Sent | Fate::Foreign => state.done.insert(next, letter.seq, Some((letter.id, letter.ts))),
-                    Fate::Stays | Fate::Refused(_) => state.done.insert(next, letter.seq - 1, None),
+                    Fate::Stays | Fate::Gone | Fate::Refused(_) => state.done.insert(next, letter.seq - 1, None),
                 }
                 next = letter.seq + 1;
                 match fate {
                     Fate::Sent => told.redriven += 1,
+                    Fate::Gone => told.gone += 1,
                     Fate::Refused(error) => {
                         told.refused += 1;
                         if told.refusals.len() < NAMED {
@@ -162,27 +216,22 @@ impl Bus {
             }
             // What an earlier one sent back further on is below the floor now, and in `done` no more.
             next = next.max(state.floor + 1);
-            if state == before {
+            if state == before || wanted.dry_run {
                 continue;
             }
             match store.compare_and_set(&letters, &group, version, state.clone()).await {
                 Ok(Saved::Yes(now)) => version = now,
-                Ok(Saved::Conflict) => {
-                    let message = format!(
-                        "another redrive of {topic} is under way and sends these letters back, each once; run this one \
-                         again when it is done, for what is left"
-                    );
-                    return Err(Error::new(Code::Conflict, message));
-                }
+                Ok(Saved::Conflict) => return Err(busy(topic)),
                 Err(error) => return Err(Error::group(&error)),
             }
         }
         let info = store.info(&letters).await.map_err(|error| Error::group(&error))?;
+        // A dry run's state is as it would be.
         told.remaining = info.map_or(0, |info| state.lag(&info));
         Ok(told)
     }
 
-    /// Sends those of `batch` back that fit and were not before; says of each what became of it.
+    /// Redrives those of `batch` that fit and were not redriven before; says of each what became of it.
     async fn send_back(
         &self,
         topic: &Topic,
@@ -191,10 +240,19 @@ impl Bus {
         wanted: &Letters,
     ) -> Result<Vec<Fate>, Error> {
         let (mut burst, mut fates) = (self.burst(), Vec::with_capacity(batch.len()));
+        let mut groups: BTreeMap<Box<str>, Vec<(usize, Redrive)>> = BTreeMap::new();
         for letter in batch {
             fates.push(match read(letter) {
                 _ if state.done.contains(letter.seq) => Fate::Before,
                 Ok((envelope, original)) if !wanted.fit(letter, &envelope, &original) => Fate::Stays,
+                Ok((envelope, original)) if wanted.to == RedriveTo::Group => match (original.id, original.seq) {
+                    (Some(id), Some(seq)) => {
+                        let letters = groups.entry(envelope.group.unwrap_or_default().into()).or_default();
+                        letters.push((fates.len(), Redrive { id, seq, letter: letter.seq }));
+                        Fate::Sent
+                    }
+                    _ => Fate::Gone,
+                },
                 Ok((_, original)) => match burst.add(&draft(topic, letter, original)) {
                     Ok(()) => Fate::Sent,
                     Err(invalid) => Fate::Refused(invalid.into()),
@@ -206,6 +264,12 @@ impl Bus {
                 }
             });
         }
+        for (group, letters) in groups {
+            self.to_group(topic, &group, &letters, wanted.dry_run, &mut fates).await?;
+        }
+        if wanted.dry_run || wanted.to == RedriveTo::Group {
+            return Ok(fates);
+        }
         let sent = fates.iter_mut().filter(|fate| matches!(fate, Fate::Sent));
         for (fate, answer) in sent.zip(self.commit(burst).await) {
             match answer {
@@ -216,45 +280,58 @@ impl Bus {
         }
         Ok(fates)
     }
+
+    /// Gives events to the group that they failed in, each with its index in `fates`.
+    async fn to_group(
+        &self,
+        topic: &Topic,
+        group: &str,
+        letters: &[(usize, Redrive)],
+        dry_run: bool,
+        fates: &mut [Fate],
+    ) -> Result<(), Error> {
+        let there = match Group::parse(group) {
+            Err(invalid) => Err(invalid.into()),
+            Ok(_) if dry_run => {
+                let mut there = Vec::with_capacity(letters.len());
+                for (_, letter) in letters {
+                    there.push(self.core.original(topic, letter).await?.is_some());
+                }
+                Ok(there)
+            }
+            Ok(group) => {
+                let ask = |reply| {
+                    let letters = letters.iter().map(|(_, letter)| *letter).collect();
+                    Input::Redrive { letters, relayed: false, reply }
+                };
+                self.core.ask(topic, &group, ask).await
+            }
+        };
+        match there {
+            Ok(there) => {
+                let gone = letters.iter().zip(there).filter(|(_, there)| !there);
+                gone.for_each(|((index, _), _)| fates[*index] = Fate::Gone);
+            }
+            Err(error) if matches!(error.code, Code::AckFailed | Code::ShuttingDown) => return Err(error),
+            Err(error) => letters.iter().for_each(|(index, _)| fates[*index] = Fate::Refused(error.clone())),
+        }
+        Ok(())
+    }
 }
 
-/// What becomes of a letter.
+/// Fate of a letter.
 enum Fate {
-    /// It was sent back before.
+    /// It was redriven before.
     Before,
     /// It is not asked for.
     Stays,
     Sent,
-    /// The topic does not take it.
+    /// Its event has left the log.
+    Gone,
+    /// The group or the topic does not take it.
     Refused(Error),
     /// It is no dead letter.
     Foreign,
-}
-
-impl Bus {
-    /// How many dead letters of `topic` that were not sent back fit `wanted`; at most `limit` are counted.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub async fn redrivable(&self, topic: &Topic, limit: u64, wanted: &Letters) -> Result<u64, Error> {
-        let (letters, group) = (topic.dead_letter(), Group::parse(REDRIVE_GROUP)?);
-        let store = self.store();
-        let unreadable = |error| Error::group(&error);
-        let state = store.load(&letters, &group).await.map_err(unreadable)?;
-        let state = state.map(|(state, _)| state).unwrap_or_default();
-        let (mut count, mut next) = (0, state.floor + 1);
-        while count < limit {
-            let batch = store.read(&letters, next, ReadMax::events(AT_ONCE)).await.map_err(unreadable)?;
-            let Some(last) = batch.last() else { break };
-            next = last.seq + 1;
-            let fits = |letter: &&Event| {
-                let fits = |(envelope, original)| wanted.fit(letter, &envelope, &original);
-                !state.done.contains(letter.seq) && read(letter).is_ok_and(fits)
-            };
-            count += batch.iter().filter(fits).count() as u64;
-        }
-        Ok(count.min(limit))
-    }
 }
 
 fn read(letter: &Event) -> serde_json::Result<(Envelope<'_>, Original<'_>)> {

@@ -191,8 +191,11 @@ fn add(
     };
     let payload = serde_json::value::to_raw_value(&envelope).map_err(|error| error.to_string())?;
     let mut draft = Draft::new(topic.dead_letter(), Cow::Owned(payload));
-    let parts = [topic.as_str().as_bytes(), group.as_str().as_bytes(), event.id.as_bytes(), &generation.to_le_bytes()];
-    draft.options.id = Some(EventId::derived(&parts));
+    let (generation, redriven) = (generation.to_le_bytes(), letter.redriven.to_le_bytes());
+    let parts = [topic.as_str().as_bytes(), group.as_str().as_bytes(), event.id.as_bytes(), &generation, &redriven];
+    // An event that fails again after a redrive has another letter.
+    let of = if letter.redriven == 0 { &parts[..4] } else { &parts };
+    draft.options.id = Some(EventId::derived(of));
     draft.options.key = event.key().map(|key| Cow::Owned(key.into_owned()));
     draft.options.caused_by = vec![event.id];
     burst.add(&draft).map_err(|error| error.to_string())

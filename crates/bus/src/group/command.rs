@@ -44,6 +44,8 @@ pub struct Deliver {
     pub deadline: Millis,
     /// The event belongs to a snapshot start.
     pub snapshot: bool,
+    /// The event was redriven from a dead letter.
+    pub redriven: bool,
 }
 
 /// An event that failed too often.
@@ -55,4 +57,6 @@ pub struct DeadLetter {
     pub attempts: u32,
     /// Why the last delivery failed.
     pub reason: String,
+    /// Seq of the dead letter that it was redriven from; 0: none.
+    pub redriven: Seq,
 }

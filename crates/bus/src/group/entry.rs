@@ -41,6 +41,8 @@ pub(super) struct Entry {
     /// The number of the last delivery, whatever became of it; 0: none since the group was loaded.
     pub(super) lease: u64,
     pub(super) snapshot: bool,
+    /// Seq of the dead letter that it was redriven from; 0: none.
+    pub(super) redriven: Seq,
     pub(super) state: State,
     /// Why the last delivery failed, for people.
     pub(super) reason: Option<Box<str>>,
@@ -50,16 +52,17 @@ pub(super) struct Entry {
 const REASON_BYTES: usize = 200;
 
 impl Entry {
-    pub(super) fn new(event: &Event, snapshot: bool, key: Option<u64>, attempts: u32) -> Self {
+    pub(super) fn new(event: &Event, snapshot: bool, key: Option<u64>, carried: Option<Unfinished>) -> Self {
+        let (attempts, redriven) = carried.map_or((0, 0), |one| (one.attempts, one.redriven));
         let (id, ts, appended) = (event.id, event.ts, event.appended);
         let size = u32::try_from(event.body.len()).unwrap_or(u32::MAX);
         let state = State::Ready;
-        Self { id, ts, appended, key, size, attempts, deliveries: 0, lease: 0, snapshot, state, reason: None }
+        Self { id, ts, appended, key, size, attempts, deliveries: 0, lease: 0, snapshot, redriven, state, reason: None }
     }
 
     /// True if the event was never given out, as far as is known.
     pub(super) fn is_fresh(&self) -> bool {
-        self.lease == 0 && self.attempts == 0
+        self.lease == 0 && self.attempts == 0 && self.redriven == 0
     }
 
     /// True if the event was given out again since the delivery `lease`. A delivery before the group was loaded counts
@@ -77,10 +80,11 @@ impl Entry {
             State::Waiting { due } => (self.attempts, due),
             _ => (self.attempts, Millis(0)),
         };
-        (failed > 0 || not_before > Millis(0) || self.snapshot).then_some(Unfinished {
+        (failed > 0 || not_before > Millis(0) || self.snapshot || self.redriven != 0).then_some(Unfinished {
             seq,
             attempts: failed,
             not_before,
+            redriven: self.redriven,
         })
     }
 
@@ -131,6 +135,7 @@ mod tests {
             deliveries: 1,
             lease: 1,
             snapshot: false,
+            redriven: 0,
             state: State::Ready,
             reason: None,
         };

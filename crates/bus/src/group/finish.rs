@@ -75,7 +75,8 @@ impl Dispatcher {
         let given_up = matches!(back, Back::Failed { .. }) && most > 0 && attempts >= most;
         if given_up && !self.is_dead_letter {
             let Back::Failed { reason, .. } = back else { return };
-            out.push(Command::DeadLetter(DeadLetter { seq, attempts, reason }));
+            let redriven = entry.redriven;
+            out.push(Command::DeadLetter(DeadLetter { seq, attempts, reason, redriven }));
             self.pending.write_letter(seq);
         } else {
             let due = match wait {

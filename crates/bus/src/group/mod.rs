@@ -35,7 +35,7 @@ mod tests;
 use std::time::Duration;
 
 use promethean_event::{Event, EventId, Millis, Ordered, Seq, limits};
-use promethean_store::{GroupState, SnapshotState, Start, Unfinished};
+use promethean_store::{GroupState, Mark, SnapshotState, Start, Unfinished};
 
 pub use command::{Command, DeadLetter, Deliver};
 pub use input::{Answer, InSnapshot, Receipt};
@@ -165,6 +165,7 @@ impl Dispatcher {
         }
         let batch = self.members.list.iter().map(|member| member.options.batch_size).max().unwrap_or(1);
         let max = room.min(batch);
+        self.progress.pass_done();
         let command = match &self.progress.snapshot {
             Some(snapshot) if !snapshot.exhausted => Command::ReadSnapshot { max },
             _ if self.progress.next <= self.progress.tail => {
@@ -197,6 +198,7 @@ impl Dispatcher {
             lease: entry.lease,
             deadline,
             snapshot: entry.snapshot,
+            redriven: entry.redriven != 0,
         }));
     }
 
@@ -209,6 +211,23 @@ impl Dispatcher {
         self.progress.move_to(start, snapshot, self.pending.next_lease);
     }
 
+    /// Takes in events that were given up, each with the seq of its dead letter: they are unfinished again, without an
+    /// attempt. `before` is the mark of the event before the first of them. An event that is unfinished anyway stays so.
+    pub fn on_redrive(&mut self, events: &[(Event, Seq)], before: Mark, now: Millis, out: &mut Vec<Command>) {
+        for (event, letter) in events {
+            if self.pending.entries.contains_key(&event.seq) || !self.progress.is_done(event.seq) {
+                continue;
+            }
+            self.progress.undo(event.seq, before);
+            let again = Unfinished { seq: event.seq, attempts: 0, not_before: Millis(0), redriven: *letter };
+            self.progress.carried.insert(event.seq, again);
+            // One that lies further on is taken in when it is read.
+            if event.seq < self.progress.next {
+                self.admit(event, false, now, out);
+            }
+        }
+    }
+
     /// Takes in events as they were read; the rest of this is in `input.rs` and `finish.rs`.
     fn admit(&mut self, event: &Event, snapshot: bool, now: Millis, out: &mut Vec<Command>) {
         let carried = self.progress.carried.remove(&event.seq);
@@ -217,11 +236,16 @@ impl Dispatcher {
             self.mark_done(event.seq, Some((event.id, event.ts)), snapshot);
             return;
         }
-        let key = (self.members.policy.ordered == Ordered::Key).then(|| order::hash(event)).flatten();
-        let attempts = carried.map_or(0, |one| one.attempts);
-        let mut entry = Entry::new(event, snapshot, key, attempts);
+        let key = match self.members.policy.ordered {
+            Ordered::None => None,
+            Ordered::Key => order::hash(event),
+            Ordered::Topic => Some(0),
+        };
+        let (attempts, redriven) = carried.map_or((0, 0), |one| (one.attempts, one.redriven));
+        let mut entry = Entry::new(event, snapshot, key, carried);
         self.progress.dirty |= snapshot;
-        let first = key.is_none_or(|key| self.pending.keys.join(key, event.seq));
+        let keys = &mut self.pending.keys;
+        let first = key.is_none_or(|key| keys.join(key, event.seq) && (redriven == 0 || keys.is_alone(key)));
         let due = carried.map_or(Millis(0), |one| one.not_before.min(now + limits::MAX_LEASE));
         let most = self.members.policy.max_attempts;
         if !first {
@@ -230,7 +254,7 @@ impl Dispatcher {
             // It was given up before a restart, and the dead letter may not have been written; or the group allowed more
             // before.
             let reason = format!("{attempts} deliveries without an ack; the group allows {most}");
-            out.push(Command::DeadLetter(DeadLetter { seq: event.seq, attempts, reason }));
+            out.push(Command::DeadLetter(DeadLetter { seq: event.seq, attempts, reason, redriven }));
             entry.state = State::Dying;
         }
         let ready = entry.state == State::Ready;

@@ -27,15 +27,20 @@ impl KeyOrder {
         queue.first() == Some(&seq)
     }
 
-    /// Removes an event that is done; the one that is the earliest now, if `seq` was it before.
+    /// True if an event is the only one of its key.
+    pub(super) fn is_alone(&self, key: u64) -> bool {
+        self.queues.get(&key).is_none_or(|queue| queue.len() == 1)
+    }
+
+    /// Removes an event that is done and returns the earliest one that is left. It may have been the earliest before: a
+    /// redriven event joins before one that is out.
     pub(super) fn leave(&mut self, key: u64, seq: Seq) -> Option<Seq> {
         let queue = self.queues.get_mut(&key)?;
-        let was_first = queue.first() == Some(&seq);
         queue.remove(&seq);
         let next = queue.first().copied();
         if next.is_none() {
             self.queues.remove(&key);
         }
-        next.filter(|_| was_first)
+        next
     }
 }

@@ -135,6 +135,23 @@ impl Progress {
         }
     }
 
+    /// Makes a done event unfinished again; `before` is the mark of the event before it, where it is known.
+    pub(super) fn undo(&mut self, seq: Seq, before: Mark) {
+        self.dirty = true;
+        if seq > self.floor {
+            return self.done.remove(seq, None);
+        }
+        self.done.insert(seq + 1, self.floor, self.last);
+        (self.floor, self.last) = (seq - 1, before);
+    }
+
+    /// Skips what is done where the next read begins.
+    pub(super) fn pass_done(&mut self) {
+        if let Some(end) = self.done.end_of(self.next) {
+            self.next = end + 1;
+        }
+    }
+
     /// Whether the event is done, or not part of the snapshot start under way.
     pub(super) fn is_done(&self, seq: Seq) -> bool {
         match &self.snapshot {

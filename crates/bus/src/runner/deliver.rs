@@ -134,6 +134,7 @@ impl Runner {
                 deadline: Millis(0),
                 lease_for: member.options.ack_timeout,
                 snapshot: deliver.snapshot,
+                redriven: deliver.redriven,
                 cut: None,
                 resume: None,
                 fence: self.held.as_ref().map(|held| held.fence.clone()),

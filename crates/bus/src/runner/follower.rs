@@ -345,7 +345,7 @@ impl Follower {
             .map(|one| {
                 let deadline = now + one.left;
                 attached.hold(&one, deadline);
-                let RelayGiven { event, attempt, max_attempts, lease, snapshot, fence, .. } = one;
+                let RelayGiven { event, attempt, max_attempts, lease, snapshot, redriven, fence, .. } = one;
                 member.handed.note(event.id, lease, member.options.max_in_flight);
                 let (cut, fence, lease_for) = (None, Some(fence), Duration::ZERO);
                 let subscription = id;
@@ -358,6 +358,7 @@ impl Follower {
                     deadline,
                     lease_for,
                     snapshot,
+                    redriven,
                     cut,
                     resume: None,
                     fence,
@@ -426,6 +427,12 @@ impl Follower {
             Input::Seek { to, reply, .. } => {
                 let GroupHost { topic, group, .. } = &self.host;
                 let asked = self.cluster.relays.seek(&self.owner, topic, group, to);
+                tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
+            }
+            Input::Redrive { relayed: true, reply, .. } => drop(reply.send(Err(not_the_owner()))),
+            Input::Redrive { letters, reply, .. } => {
+                let GroupHost { topic, group, .. } = &self.host;
+                let asked = self.cluster.relays.redrive(&self.owner, topic, group, letters);
                 tokio::spawn(async move { drop(reply.send(asked.await.map_err(told))) });
             }
             // A group that another hub runs has members there.

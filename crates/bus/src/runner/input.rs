@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::{Fatal, Member, Opened, Runner};
 use crate::group::{Answer, MemberId, MemberOptions, Policy, Receipt};
 use crate::lane::Subscriber;
-use crate::relay::{Origin, SeekTo};
+use crate::relay::{Origin, Redrive, SeekTo};
 use crate::status::GroupStatus;
 use crate::{Code, Error};
 
@@ -30,6 +30,8 @@ pub(crate) enum Input {
     AckUpTo { by: MemberId, id: EventId, lease: Option<u64>, reply: Reply<u64> },
     /// Moves the group's place. `relayed`: another hub asks, and only the owner answers it.
     Seek { to: SeekTo, relayed: bool, reply: Reply<Cursor> },
+    /// Takes dead-lettered events in again; which of them are there.
+    Redrive { letters: Vec<Redrive>, relayed: bool, reply: Reply<Vec<bool>> },
     /// Forgets the group, where it has no members.
     Forget { reply: Reply<bool> },
     /// How things stand in a topic of which this is known, with or without what is unfinished.
@@ -46,6 +48,7 @@ impl Input {
             Input::Answer { reply, .. } => drop(reply.send(Err(error))),
             Input::AckUpTo { reply, .. } => drop(reply.send(Err(error))),
             Input::Seek { reply, .. } => drop(reply.send(Err(error))),
+            Input::Redrive { reply, .. } => drop(reply.send(Err(error))),
             Input::Forget { reply } => drop(reply.send(Err(error))),
             Input::Status { reply, .. } => drop(reply.send(Err(error))),
             Input::Drain(done) => drop(done.send(())),
@@ -81,6 +84,7 @@ impl Runner {
             Input::Answer { by, ids, answer, reply } => self.on_answer(by, ids, answer, reply).await,
             Input::AckUpTo { by: _, id, lease, reply } => Box::pin(self.on_ack_up_to(id, lease, reply)).await,
             Input::Seek { to, reply, .. } => Box::pin(self.seek(to, reply)).await,
+            Input::Redrive { letters, reply, .. } => Box::pin(self.on_redrive(letters, reply)).await,
             Input::Forget { reply } => Box::pin(self.on_forget(reply)).await,
             Input::Status { unfinished, info, reply, .. } => {
                 let status = match self.load(None).await {
@@ -218,6 +222,40 @@ impl Runner {
                 }
             }
         }
+    }
+
+    async fn on_redrive(&mut self, letters: Vec<Redrive>, reply: Reply<Vec<bool>>) {
+        let there = match self.redrive(&letters).await {
+            Ok(there) => there,
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let dirty = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.is_dirty());
+        self.saving.after(dirty, move |saved| drop(reply.send(saved.map(|()| there))));
+    }
+
+    /// Takes dead-lettered events in again; which of them are there.
+    async fn redrive(&mut self, letters: &[Redrive]) -> Result<Vec<bool>, Error> {
+        if !self.load(None).await? {
+            let message = format!("the group {} has no position on {}; redrive to the topic", self.group, self.topic);
+            return Err(Error::new(Code::NotFound, message));
+        }
+        let mut events = Vec::new();
+        let mut there = Vec::with_capacity(letters.len());
+        for letter in letters {
+            let event = self.core.original(&self.topic, letter).await?;
+            there.push(event.is_some());
+            events.extend(event.map(|event| (event, letter.letter)));
+        }
+        events.sort_unstable_by_key(|(event, _)| event.seq);
+        let Some((first, _)) = events.first() else { return Ok(there) };
+        let before = self.start_after(first.seq - 1).await?.last;
+        let Some(dispatcher) = &mut self.dispatcher else { return Err(Error::shutting_down()) };
+        if dispatcher.snapshot_cut().is_some() {
+            let message = format!("a snapshot start of the group {} is under way; redrive when it is done", self.group);
+            return Err(Error::new(Code::Conflict, message));
+        }
+        dispatcher.on_redrive(&events, before, self.core.clock.now(), &mut self.commands);
+        Ok(there)
     }
 
     /// Only a group that nobody is a member of, and of which nothing is being saved, can be forgotten.

@@ -4,8 +4,13 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::common::{bus, drain, earliest, next, nothing, publish, subscribe, topic};
-use promethean_bus::{Code, Draft, EventId, Letters, SubscribeOptions};
+use promethean_bus::{Code, Draft, EventId, Letters, RedriveTo, SubscribeOptions};
 use promethean_store::{ReadMax, TopicSettings};
+
+/// Every letter, as a copy for every group.
+fn to_topic() -> Letters {
+    Letters { to: RedriveTo::Topic, ..Letters::default() }
+}
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -33,11 +38,11 @@ async fn a_redrive_sends_each_letter_back_once() {
         next(&mut events).await.nack("no").await.expect("nacked");
     }
     nothing(&mut events, SECOND).await;
-    let some = bus.redrive(&topic("t"), 2).await.expect("redriven");
+    let some = bus.redrive(&topic("t"), 2, &to_topic()).await.expect("redriven");
     assert_eq!((some.redriven, some.remaining), (2, 1));
-    let rest = bus.redrive(&topic("t"), 100).await.expect("redriven");
+    let rest = bus.redrive(&topic("t"), 100, &to_topic()).await.expect("redriven");
     assert_eq!((rest.redriven, rest.remaining), (1, 0));
-    let none = bus.redrive(&topic("t"), 100).await.expect("redriven");
+    let none = bus.redrive(&topic("t"), 100, &to_topic()).await.expect("redriven");
     assert_eq!((none.redriven, none.remaining), (0, 0));
     let first = next(&mut events).await;
     assert_eq!(first.event().payload(), "1");
@@ -55,7 +60,7 @@ async fn a_redriven_event_has_its_headers_in_the_order_they_were_sent() {
     bus.publish(&draft).await.expect("published");
     next(&mut events).await.nack("no").await.expect("nacked");
     nothing(&mut events, SECOND).await;
-    assert_eq!(bus.redrive(&topic("t"), 1).await.expect("redriven").redriven, 1);
+    assert_eq!(bus.redrive(&topic("t"), 1, &to_topic()).await.expect("redriven").redriven, 1);
     let again = next(&mut events).await;
     let headers = again.event().fields().headers;
     assert_eq!(headers.iter().map(|(name, value)| (&**name, &**value)).collect::<Vec<_>>(), sent);
@@ -77,13 +82,13 @@ async fn a_letter_that_its_topic_does_not_take_holds_up_no_other() {
     };
     set(Some(1_024)).await;
     for redriven in [2, 0] {
-        let done = bus.redrive(&topic("t"), 100).await.expect("redriven");
+        let done = bus.redrive(&topic("t"), 100, &to_topic()).await.expect("redriven");
         assert_eq!((done.redriven, done.remaining, done.refused), (redriven, 1, 1));
         let named: Vec<_> = done.refusals.iter().map(|(id, error)| (*id, error.code)).collect();
         assert_eq!(named, [(letters[1].id, Code::TooLarge)]);
     }
     set(None).await;
-    let done = bus.redrive(&topic("t"), 100).await.expect("redriven");
+    let done = bus.redrive(&topic("t"), 100, &to_topic()).await.expect("redriven");
     assert_eq!((done.redriven, done.remaining, done.refused), (1, 0, 0));
     assert_eq!(drain(&mut events, 3).await[..2], ["\"one\"", "\"three\""]);
 }
@@ -96,11 +101,11 @@ async fn a_redrive_passes_over_what_one_before_it_sent_back_further_on() {
         let letter = serde_json::json!({ "group": group, "err": "no", "original": { "payload": n } });
         bus.publish_value(&topic("dlq.t"), &letter).await.expect("published");
     }
-    let new = Letters { group: Some("new".to_owned()), ..Letters::default() };
-    assert_eq!(bus.redrive_only(&topic("t"), 1_000, &new).await.expect("redriven").redriven, 200);
+    let new = Letters { group: Some("new".to_owned()), ..to_topic() };
+    assert_eq!(bus.redrive(&topic("t"), 1_000, &new).await.expect("redriven").redriven, 200);
     // As if retention had taken them: the log does not know their ids any more.
     bus.store().trim(&topic("t"), 201).await.expect("trimmed");
-    let rest = bus.redrive(&topic("t"), 1_000).await.expect("redriven");
+    let rest = bus.redrive(&topic("t"), 1_000, &to_topic()).await.expect("redriven");
     assert_eq!((rest.redriven, rest.remaining), (500, 0));
     assert_eq!(bus.store().info(&topic("t")).await.expect("readable").expect("there").last_seq, 700);
 }
@@ -119,7 +124,7 @@ async fn a_redrive_of_some_letters_leaves_the_others_for_later() {
         group: group.map(str::to_owned),
         err: err.map(str::to_owned),
         ids,
-        ..Letters::default()
+        ..to_topic()
     };
     for (wanted, limit, expected) in [
         (only(Some("other"), None, vec![]), 100, (0, 5)),
@@ -127,9 +132,9 @@ async fn a_redrive_of_some_letters_leaves_the_others_for_later() {
         (only(None, Some("even"), vec![]), 100, (1, 3)),
         (only(None, Some("even"), vec![letters[4].id]), 100, (0, 3)),
         (only(None, None, vec![letters[4].id, letters[1].id]), 100, (1, 2)),
-        (Letters::default(), 100, (2, 0)),
+        (to_topic(), 100, (2, 0)),
     ] {
-        let done = bus.redrive_only(&topic("t"), limit, &wanted).await.expect("redriven");
+        let done = bus.redrive(&topic("t"), limit, &wanted).await.expect("redriven");
         assert_eq!((done.redriven, done.remaining), expected, "{wanted:?}");
     }
     let back = bus.store().read(&topic("t"), 6, ReadMax::events(10)).await.expect("readable");
@@ -145,7 +150,7 @@ async fn letters_that_retention_took_are_not_left() {
     }
     for (first, redriven, remaining) in [(4, 1, 6), (8, 1, 2), (11, 0, 0)] {
         bus.store().trim(&topic("dlq.t"), first).await.expect("trimmed");
-        let done = bus.redrive(&topic("t"), 1).await.expect("redriven");
+        let done = bus.redrive(&topic("t"), 1, &to_topic()).await.expect("redriven");
         assert_eq!((done.redriven, done.remaining), (redriven, remaining), "from {first}");
     }
 }
@@ -174,7 +179,7 @@ async fn an_event_that_the_topic_just_took_can_be_sent_back_as_often_as_it_fails
     for _ in 0..3 {
         next(&mut events).await.nack("no").await.expect("nacked");
         nothing(&mut events, SECOND).await;
-        let done = bus.redrive(&topic("t"), 10).await.expect("redriven");
+        let done = bus.redrive(&topic("t"), 10, &to_topic()).await.expect("redriven");
         assert_eq!((done.redriven, done.refused), (1, 0), "{:?}", done.refusals);
     }
     // The partition, which follows from the id, has one digit or two.

@@ -10,6 +10,7 @@ mod delivery;
 mod fan_in;
 mod letters;
 mod pull;
+mod redrive;
 mod resume;
 mod saves;
 mod seed;

@@ -99,6 +99,9 @@ pub struct DeliveryContext {
     /// True if the event is part of a snapshot start.
     #[serde(default)]
     pub snapshot: bool,
+    /// True if the event was redriven from a dead letter.
+    #[serde(default)]
+    pub redriven: bool,
     /// With the last event of a tail's snapshot: what a tail that has the whole of it goes on after.
     #[serde(default)]
     pub cut: Option<EventId>,
@@ -268,6 +271,7 @@ mod tests {
             deadline,
             lease: 17,
             snapshot: false,
+            redriven: false,
             cut: None,
             resume: None,
         };

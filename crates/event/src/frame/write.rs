@@ -266,6 +266,8 @@ said! {
         pub lease: u64 as Whole = "lease",
         /// True where the event is part of a snapshot start, else left out.
         pub snapshot: bool as Option<bool> = "snapshot",
+        /// True where the event was redriven from a dead letter, else left out.
+        pub redriven: bool as Option<bool> = "redriven",
         /// On the last event of a tail's snapshot: the id of the event at which the snapshot was taken. A tail that goes on after
         /// it gets everything since.
         pub cut: Option<EventId> = "cut",

@@ -8,7 +8,7 @@ mod status;
 
 use std::time::Duration;
 
-use promethean_bus::{Bus, Cursor, Error, EventId, From, Group, GroupStatus, SeekTo, Topic};
+use promethean_bus::{Bus, Cursor, Error, EventId, From, Group, GroupStatus, Redrive, SeekTo, Topic};
 use promethean_event::{Code, Millis};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -55,6 +55,18 @@ pub enum Asked {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seq: Option<u64>,
     },
+    /// To take dead-lettered events in again.
+    #[serde(rename = "REDRIVE")]
+    Redrive {
+        /// Comes back with the answer.
+        corr: u64,
+        /// The topic.
+        topic: Topic,
+        /// The group.
+        group: Group,
+        /// The events.
+        letters: Vec<Redrive>,
+    },
 }
 
 impl Asked {
@@ -85,7 +97,9 @@ impl Asked {
     /// Reads a frame that is one; others are for everybody.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         // The hub writes `op` first.
-        let mine = text.starts_with(r#"{"op":"GROUP""#) || text.starts_with(r#"{"op":"SEEK""#);
+        let mine = text.starts_with(r#"{"op":"GROUP""#)
+            || text.starts_with(r#"{"op":"SEEK""#)
+            || text.starts_with(r#"{"op":"REDRIVE""#);
         mine.then(|| serde_json::from_str(text).ok()).flatten()
     }
 
@@ -93,6 +107,10 @@ impl Asked {
     pub(crate) async fn answer(self, bus: &Bus) -> Vec<u8> {
         let (corr, answer) = match self {
             Self::Status { corr, topic, group, unfinished } => (corr, status_of(bus, &topic, &group, unfinished).await),
+            Self::Redrive { corr, topic, group, letters } => {
+                let there = bus.redrive_here(&topic, &group, &letters).await;
+                (corr, there.map(|there| json!({ "there": there })))
+            }
             Self::Seek { corr, topic, group, seq: Some(done), .. } => {
                 (corr, seek(bus, &topic, &group, SeekTo::Seq(done)).await)
             }
@@ -139,6 +157,8 @@ struct Answer {
     msg: String,
     status: Option<GroupStatus>,
     cursor: Option<Cursor>,
+    #[serde(default)]
+    there: Vec<bool>,
 }
 
 fn answer_of(text: &str) -> Result<Answer, Error> {
@@ -157,6 +177,14 @@ fn answer_of(text: &str) -> Result<Answer, Error> {
 /// What the other hub says.
 pub fn read_status(text: &str, me: &str) -> Result<Option<GroupStatus>, Error> {
     Ok(answer_of(text)?.status.map(|status| status::seen_from(me, status)))
+}
+
+/// Reads the answer to a [`Asked::Redrive`].
+///
+/// # Errors
+/// As the other hub says.
+pub fn read_redrive(text: &str) -> Result<Vec<bool>, Error> {
+    Ok(answer_of(text)?.there)
 }
 
 /// Reads the answer to a [`Asked::Seek`].

@@ -13,7 +13,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ("ManyPublished", "ids: [id], count: n"),
     ("Consumed", "events: [Delivery], warnings?: [text]"),
     ("Delivery", "event: Event, ctx: Context"),
-    ("Context", "attempt: n, maxAttempts: n, ack_deadline_ms: n, lease: n, snapshot?: flag"),
+    ("Context", "attempt: n, maxAttempts: n, ack_deadline_ms: n, lease: n, snapshot?: flag, redriven?: flag"),
     ("Answered", "done: n, lost: [id], unknown: [id]"),
     ("Replay", "topic: text, count: n, events: [Event], next?: id"),
     (
@@ -66,9 +66,8 @@ const OBJECTS: &[(&str, &str)] = &[
         "DeadLetter",
         "id: id, seq: n, ts: n, group: text, err: text, attempts: n, redriven: flag, foreign?: flag, original: any",
     ),
-    ("Redriven", "redriven: n, remaining: n, refused?: n, refusals?: [RefusedLetter]"),
+    ("Redrive", "redriven: n, remaining: n, gone: n, dryRun?: flag, refused?: n, refusals?: [RefusedLetter]"),
     ("RefusedLetter", "id: id, code: text, error: text"),
-    ("RedrivePlan", "matching: n, remaining: n, dryRun: flag"),
     (
         "HubSamples",
         "interval: n, t: [n], published: [n], delivered: [n], acked: [n], redelivered: [n], deadLettered: [n], \
@@ -100,7 +99,6 @@ const EITHER: &[(&str, &[&str])] = &[
     ("Published", &["OnePublished", "ManyPublished"]),
     ("LatestByKey", &["Event|null", "KeysPage", "{Event|null}"]),
     ("Dead", &["DeadTopics", "DeadLetters"]),
-    ("Redrive", &["Redriven", "RedrivePlan"]),
     ("Samples", &["HubSamples", "TopicSamples", "GroupSamples"]),
 ];
 

@@ -1,4 +1,4 @@
-//! `GET /dlq` and `POST /dlq/redrive`: dead letters of a topic, and sending them back.
+//! `GET /dlq` and `POST /dlq/redrive`: dead letters of a topic, and redriving them.
 //!
 //! `topic` is always the original's name. A letter is redriven when it lies at or below the place of the hub's own group
 //! on the dead-letter topic, or is done above it. Somebody else's event on a dead-letter topic is shown as what it is.
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use promethean_bus::{Envelope, Letters, REDRIVE_GROUP};
+use promethean_bus::{Envelope, Letters, REDRIVE_GROUP, RedriveTo};
 use promethean_event::{Code, Event, EventId, Group, Millis, Seq, Topic};
 use promethean_store::{GroupState, ReadMax, TopicInfo};
 use serde::{Deserialize, Serialize};
@@ -282,8 +282,16 @@ struct Asked {
     since: Option<Millis>,
     until: Option<Millis>,
     ids: Option<Vec<String>>,
+    to: Option<To>,
     #[serde(default)]
     dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum To {
+    Group,
+    Topic,
 }
 
 impl Asked {
@@ -312,6 +320,11 @@ impl Asked {
         }
         let ids = self.ids.unwrap_or_default().iter().map(|text| EventId::parse(text)).collect::<Result<_, _>>();
         Ok(Letters {
+            to: match self.to {
+                None | Some(To::Group) => RedriveTo::Group,
+                Some(To::Topic) => RedriveTo::Topic,
+            },
+            dry_run: self.dry_run,
             group: self.group,
             err: self.err,
             err_contains: self.err_contains,
@@ -323,22 +336,18 @@ impl Asked {
     }
 }
 
-const LEAVE_OUT: &str = "without any selection, all letters are sent back";
+const LEAVE_OUT: &str = "without any selection, all letters are redriven";
 
-/// What a dry run answers.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Planned {
-    matching: u64,
-    remaining: u64,
-    dry_run: bool,
-}
-
-#[derive(Serialize)]
 struct Redriven {
     redriven: u64,
     remaining: u64,
-    /// Letters that the topic does not take.
+    /// Letters whose event has left the log.
+    gone: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
+    /// Letters that the group or the topic does not take.
     #[serde(skip_serializing_if = "is_zero")]
     refused: u64,
     /// The first of them.
@@ -356,25 +365,25 @@ struct Refusal {
 pub(super) async fn redrive(
     State(hub): State<Arc<Hub>>,
     Changer { topic, caller }: Changer,
+    query: Query,
     body: Body,
 ) -> Result<Response, Rejection> {
-    let asked = Asked::parse(&read_body(body, SMALL).await?)?;
+    let mut asked = Asked::parse(&read_body(body, SMALL).await?)?;
     if asked.limit == Some(0) {
         return Err(Rejection::new(Code::BadRequest, "limit: must be at least 1"));
     }
+    asked.dry_run |= query.flag("dryRun", false)?;
     let topic = origin(topic)?;
     let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
-    let wanted = asked.wanted()?;
+    let done = hub.bus.redrive(&topic, limit, &asked.wanted()?).await?;
     if dry_run {
-        let matching = hub.bus.redrivable(&topic, limit, &wanted).await?;
-        let remaining = Dead::load(&hub, &topic.dead_letter()).await?.map_or(0, |dead| dead.left());
-        return Ok(json_body(&Planned { matching, remaining, dry_run: true }));
+        caller.audit.changes_nothing();
+    } else {
+        tracing::info!(%topic, letters = done.redriven, refused = done.refused, sub = caller.identity.sub, "dead letters were redriven");
     }
-    let done = hub.bus.redrive_only(&topic, limit, &wanted).await?;
-    tracing::info!(%topic, letters = done.redriven, refused = done.refused, sub = caller.identity.sub, "dead letters were sent back");
     let refusal =
         |(id, error): (EventId, promethean_bus::Error)| Refusal { id, code: error.code.as_str(), error: error.message };
     let refusals = done.refusals.into_iter().map(refusal).collect();
-    let (redriven, remaining, refused) = (done.redriven, done.remaining, done.refused);
-    Ok(json_body(&Redriven { redriven, remaining, refused, refusals }))
+    let promethean_bus::Redriven { redriven, remaining, gone, refused, .. } = done;
+    Ok(json_body(&Redriven { redriven, remaining, gone, dry_run, refused, refusals }))
 }

@@ -194,9 +194,14 @@ pub(crate) static ROUTES: &[Route] = &[
         "Dead",
         || get(dead_letters::dead_letters),
     ),
-    changes("POST", "/dlq/redrive", "Sends dead letters back to their topic, each once.", &[TOPIC], "Redrive", || {
-        post(dead_letters::redrive)
-    }),
+    changes(
+        "POST",
+        "/dlq/redrive",
+        "Redrives dead letters to the group that they failed in, or copies to their topic, each once.",
+        &[TOPIC, Param::optional("dryRun", "1: only says what would be.")],
+        "Redrive",
+        || post(dead_letters::redrive),
+    ),
     reads(
         "/samples",
         "Fifteen minutes of the hub, a topic or a group, a sample a second.",

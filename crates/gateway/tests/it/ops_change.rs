@@ -20,6 +20,9 @@ fn earliest() -> SubscribeOptions {
     SubscribeOptions { from: From::Earliest, ..SubscribeOptions::default() }
 }
 
+/// Copies for every group of the topic.
+const TO_TOPIC: &str = r#"{"to":"topic"}"#;
+
 #[tokio::test]
 async fn a_seek_moves_the_cursor_and_a_dry_run_only_says_where_to() {
     let hub = open_hub().await;
@@ -181,19 +184,26 @@ async fn a_redrive_sends_each_letter_back_once() {
     let hub = open_hub().await;
     give_up(&hub, "t", "g", &["boom", "bang", "boom", "bang"]).await;
     let letters = hub.stored("dlq.t").await;
-    let first = hub.post("/dlq/redrive?topic=t", r#"{"limit":1}"#).await.ok();
-    assert_eq!(first, json!({ "redriven": 1, "remaining": 3 }));
-    let by_reason = hub.post("/dlq/redrive?topic=t", r#"{"err":"boom","group":"g"}"#).await.ok();
-    assert_eq!(by_reason, json!({ "redriven": 1, "remaining": 2 }));
+    let first = hub.post("/dlq/redrive?topic=t", r#"{"to":"topic","limit":1}"#).await.ok();
+    assert_eq!(first, json!({ "redriven": 1, "remaining": 3, "gone": 0 }));
+    let by_reason = hub.post("/dlq/redrive?topic=t", r#"{"to":"topic","err":"boom","group":"g"}"#).await.ok();
+    assert_eq!(by_reason, json!({ "redriven": 1, "remaining": 2, "gone": 0 }));
     let shown = hub.get("/dlq?topic=t").await.ok();
     let redriven: Vec<bool> =
         shown["entries"].as_array().expect("a list").iter().filter_map(|entry| entry["redriven"].as_bool()).collect();
     assert_eq!((redriven, &shown["letters"]), (vec![false, true, false, true], &json!(2)));
     assert_eq!(shown["reasons"], json!([{ "err": "bang", "group": "g", "count": 2 }]), "of those that are left");
-    let by_id = hub.post("/dlq/redrive?topic=t", json!({ "ids": [letters[3].id] }).to_string()).await.ok();
-    assert_eq!(by_id, json!({ "redriven": 1, "remaining": 1 }));
-    assert_eq!(hub.post("/dlq/redrive?topic=t", "").await.ok(), json!({ "redriven": 1, "remaining": 0 }));
-    assert_eq!(hub.post("/dlq/redrive?topic=t", "{}").await.ok(), json!({ "redriven": 0, "remaining": 0 }));
+    let by_id =
+        hub.post("/dlq/redrive?topic=t", json!({ "to": "topic", "ids": [letters[3].id] }).to_string()).await.ok();
+    assert_eq!(by_id, json!({ "redriven": 1, "remaining": 1, "gone": 0 }));
+    assert_eq!(
+        hub.post("/dlq/redrive?topic=t", TO_TOPIC).await.ok(),
+        json!({ "redriven": 1, "remaining": 0, "gone": 0 })
+    );
+    assert_eq!(
+        hub.post("/dlq/redrive?topic=t", TO_TOPIC).await.ok(),
+        json!({ "redriven": 0, "remaining": 0, "gone": 0 })
+    );
     assert_eq!(hub.get("/dlq").await.ok(), json!({ "topics": [] }));
     let back = hub.stored("t").await.split_off(4);
     let causes: Vec<_> = back.iter().map(|event| event.fields().caused_by[0]).collect();
@@ -219,7 +229,10 @@ async fn a_bad_redrive_is_refused() {
     ] {
         hub.post(path, body).await.refused(400, code);
     }
-    assert_eq!(hub.post("/dlq/redrive?topic=t", "{}").await.ok(), json!({ "redriven": 0, "remaining": 0 }));
+    assert_eq!(
+        hub.post("/dlq/redrive?topic=t", TO_TOPIC).await.ok(),
+        json!({ "redriven": 0, "remaining": 0, "gone": 0 })
+    );
     assert!(hub.hub.bus.store().topics().await.expect("readable").is_empty());
 }
 
@@ -228,7 +241,10 @@ async fn a_redrive_takes_only_what_fits_and_a_dry_run_takes_nothing() {
     let hub = open_hub().await;
     give_up(&hub, "t", "g", &["timeout after 5 s", "timeout after 7 s", "bad data"]).await;
     let letters = hub.stored("dlq.t").await;
-    let ask = async |body: Value| hub.post("/dlq/redrive?topic=t", body.to_string()).await.ok();
+    let ask = async |mut body: Value| {
+        body["to"] = json!("topic");
+        hub.post("/dlq/redrive?topic=t", body.to_string()).await.ok()
+    };
     let (first, last) = (letters[0].ts.0, letters[2].ts.0);
     for (body, matching) in [
         (json!({}), 3),
@@ -243,17 +259,21 @@ async fn a_redrive_takes_only_what_fits_and_a_dry_run_takes_nothing() {
         let mut asked = body.clone();
         asked["dryRun"] = json!(true);
         let planned = ask(asked).await;
-        assert_eq!(planned, json!({ "matching": matching, "remaining": 3, "dryRun": true }), "{body}");
+        assert_eq!(
+            planned,
+            json!({ "redriven": matching, "remaining": 3 - matching, "gone": 0, "dryRun": true }),
+            "{body}"
+        );
     }
     assert_eq!(hub.stored("t").await.len(), 3, "nothing was sent");
-    assert_eq!(ask(json!({ "errContains": "timeout" })).await, json!({ "redriven": 2, "remaining": 1 }));
+    assert_eq!(ask(json!({ "errContains": "timeout" })).await, json!({ "redriven": 2, "remaining": 1, "gone": 0 }));
     assert_eq!(
         ask(json!({ "errContains": "timeout" })).await,
-        json!({ "redriven": 0, "remaining": 1 }),
+        json!({ "redriven": 0, "remaining": 1, "gone": 0 }),
         "twice is once"
     );
     let planned = ask(json!({ "dryRun": true })).await;
-    assert_eq!(planned, json!({ "matching": 1, "remaining": 1, "dryRun": true }));
+    assert_eq!(planned, json!({ "redriven": 1, "remaining": 0, "gone": 0, "dryRun": true }));
     hub.post("/dlq/redrive?topic=t", r#"{"reason":"x"}"#).await.refused(400, "bad_request");
 }
 
@@ -284,18 +304,21 @@ async fn a_letter_that_is_refused_stays_and_the_others_are_sent_back() {
     let letters: Vec<_> = [10, 100_000, 10].map(|length| letter("g", "boom", length)).into();
     let ids = dead(&hub, "t", letters).await;
     put(&hub, "/settings?topic=t", r#"{"maxEventBytes":1024}"#).await.ok();
-    let mut answer = hub.post("/dlq/redrive?topic=t", "").await.ok();
+    let mut answer = hub.post("/dlq/redrive?topic=t", TO_TOPIC).await.ok();
     let error = answer["refusals"][0]["error"].take();
     assert!(error.as_str().is_some_and(|error| error.contains("1024")), "{error}");
     let refusals = json!([{ "id": ids[1], "code": "too_large", "error": null }]);
-    assert_eq!(answer, json!({ "redriven": 2, "remaining": 1, "refused": 1, "refusals": refusals }));
+    assert_eq!(answer, json!({ "redriven": 2, "remaining": 1, "gone": 0, "refused": 1, "refusals": refusals }));
     assert_eq!(hub.stored("t").await.len(), 2);
     let shown = hub.get("/dlq?topic=t").await.ok();
     let redriven = |index: usize| shown["entries"][index]["redriven"].as_bool();
     assert_eq!([redriven(0), redriven(1), redriven(2)], [Some(true), Some(false), Some(true)]);
 
     put(&hub, "/settings?topic=t", r#"{"maxEventBytes":null}"#).await.ok();
-    assert_eq!(hub.post("/dlq/redrive?topic=t", "").await.ok(), json!({ "redriven": 1, "remaining": 0 }));
+    assert_eq!(
+        hub.post("/dlq/redrive?topic=t", TO_TOPIC).await.ok(),
+        json!({ "redriven": 1, "remaining": 0, "gone": 0 })
+    );
     assert_eq!(hub.stored("t").await.len(), 3);
 }
 
@@ -304,7 +327,7 @@ async fn of_many_refused_letters_the_first_ten_are_named() {
     let hub = open_hub().await;
     put(&hub, "/settings?topic=t", r#"{"maxEventBytes":1024}"#).await.ok();
     let ids = dead(&hub, "t", (0..700).map(|n| letter("g", "boom", if n == 650 { 10 } else { 2_000 }))).await;
-    let answer = hub.post("/dlq/redrive?topic=t", "").await.ok();
+    let answer = hub.post("/dlq/redrive?topic=t", TO_TOPIC).await.ok();
     assert_eq!((&answer["redriven"], &answer["refused"]), (&json!(1), &json!(699)));
     let named: Vec<&str> =
         answer["refusals"].as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
@@ -345,8 +368,8 @@ async fn letters_are_counted_by_group_and_reason_however_many_there_are() {
     let shown = hub.get("/dlq?topic=t&limit=1").await.ok();
     assert_eq!(shown["groups"][1], json!({ "group": "old", "letters": 1_501 }), "what came since");
 
-    let sent = hub.post("/dlq/redrive?topic=t", r#"{"group":"new"}"#).await.ok();
-    assert_eq!(sent, json!({ "redriven": 11_500, "remaining": 1_501 }));
+    let sent = hub.post("/dlq/redrive?topic=t", r#"{"to":"topic","group":"new"}"#).await.ok();
+    assert_eq!(sent, json!({ "redriven": 11_500, "remaining": 1_501, "gone": 0 }));
     let shown = hub.get("/dlq?topic=t&limit=1").await.ok();
     assert_eq!((&shown["letters"], &shown["groups"]), (&json!(1_501), &json!([{ "group": "old", "letters": 1_501 }])));
 }
@@ -365,7 +388,10 @@ async fn a_foreign_event_among_dead_letters_is_told_apart() {
     assert_eq!((&entry["original"]["id"], &entry["original"]["payload"]), (&json!(ids[0]), &json!(7)));
     assert!(entry["err"].as_str().is_some_and(|err| err.contains("no dead letter")), "{entry}");
     assert_eq!(hub.get("/dlq?groups=1").await.ok()["topics"][0]["foreign"], 2);
-    assert_eq!(hub.post("/dlq/redrive?topic=t", "").await.ok(), json!({ "redriven": 1, "remaining": 0 }));
+    assert_eq!(
+        hub.post("/dlq/redrive?topic=t", TO_TOPIC).await.ok(),
+        json!({ "redriven": 1, "remaining": 0, "gone": 0 })
+    );
 }
 
 #[tokio::test]
@@ -384,13 +410,13 @@ async fn redrives_at_once_are_told_of_each_other() {
     loop {
         dead(&hub, "t", (0..2_000).map(|_| letter("g", "boom", 1))).await;
         letters += 2_000;
-        let all = futures_util::future::join_all((0..4).map(|_| hub.post("/dlq/redrive?topic=t", ""))).await;
+        let all = futures_util::future::join_all((0..4).map(|_| hub.post("/dlq/redrive?topic=t", TO_TOPIC))).await;
         let lost: Vec<Answer> = all.into_iter().filter(|answer| answer.status != 200).collect();
         for answer in &lost {
             let said = answer.refused(409, "conflict");
             assert!(said.contains("another redrive of t") && said.contains("again"), "{said}");
         }
-        hub.post("/dlq/redrive?topic=t", "").await.ok();
+        hub.post("/dlq/redrive?topic=t", TO_TOPIC).await.ok();
         assert_eq!(hub.hub.bus.store().info(&topic("t")).await.expect("readable").expect("there").last_seq, letters);
         // Nearly always the first time.
         if !lost.is_empty() {
@@ -502,4 +528,25 @@ async fn a_group_is_forgotten_once_it_has_no_members() {
     assert_eq!(hub.get("/groups?topic=t").await.ok(), json!({ "groups": [] }));
     let mut again = hub.hub.bus.subscribe("t", Some(group), earliest()).await.expect("subscribed");
     assert_eq!(crate::harness::patient("the first event", again.next()).await.expect("delivered").event().seq, 1);
+}
+
+#[tokio::test]
+async fn a_redrive_goes_to_the_group_that_failed_and_says_what_is_gone() {
+    let hub = open_hub().await;
+    give_up(&hub, "t", "g", &["boom", "bang"]).await;
+    let first = hub.stored("t").await[0].id;
+    hub.hub.bus.store().trim(&topic("t"), 2).await.expect("trimmed");
+    let ask = async |path: &str, body: &str| hub.post(path, body).await.ok();
+    let planned = json!({ "redriven": 1, "remaining": 1, "gone": 1, "dryRun": true });
+    assert_eq!(ask("/dlq/redrive?topic=t&dryRun=1", "").await, planned);
+    assert_eq!(ask("/dlq/redrive?topic=t", r#"{"dryRun":true}"#).await, planned);
+    assert_eq!(
+        ask("/dlq/redrive?topic=t", r#"{"to":"group"}"#).await,
+        json!({ "redriven": 1, "remaining": 1, "gone": 1 })
+    );
+    assert_eq!(hub.stored("t").await.len(), 1, "no copy");
+    assert_eq!(hub.get("/lag?topic=t&group=g").await.ok()["lag"], 1);
+    let shown = hub.get("/dlq?topic=t").await.ok();
+    assert_eq!(shown["entries"][1]["original"]["id"], first.to_string(), "it stays");
+    hub.post("/dlq/redrive?topic=t", r#"{"to":"all"}"#).await.refused(400, "bad_request");
 }

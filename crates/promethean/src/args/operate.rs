@@ -169,7 +169,7 @@ pub(crate) enum DlqCommand {
         #[command(flatten)]
         hub: HttpArgs,
     },
-    /// Send dead letters back to their topic, each once: by id, those that fit every filter, or all.
+    /// Redrive dead letters to the group that failed, each once: by id, those that fit every filter, or all.
     Redrive(RedriveArgs),
 }
 
@@ -201,9 +201,15 @@ pub(crate) struct RedriveArgs {
     /// All of them.
     #[arg(long, conflicts_with_all = ["ids", "group", "key", "reason", "since", "until"])]
     pub(crate) all: bool,
+    /// Publish copies to the topic, for every group.
+    #[arg(long)]
+    pub(crate) to_topic: bool,
     /// Only say how many fit.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Go ahead where more than one group gets events again.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
     /// The answer as JSON.
     #[arg(long)]
     pub(crate) json: bool,

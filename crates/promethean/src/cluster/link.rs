@@ -225,6 +225,7 @@ impl Driver {
                     lease: ctx.lease,
                     left: Duration::from_millis(ctx.ack_deadline_ms),
                     snapshot: ctx.snapshot,
+                    redriven: ctx.redriven,
                     fence: self.fence.clone(),
                 }),
                 Err(error) => tracing::warn!(%error, "an event of another hub is not understood"),

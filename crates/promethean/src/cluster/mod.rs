@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use promethean_bus::group::{Answer, Receipt};
 use promethean_bus::{
-    Code, Cursor, Error, EventId, Group, GroupStatus, RelayError, RelayJoin, Relaying, Relays, Remote, SeekTo,
+    Code, Cursor, Error, EventId, Group, GroupStatus, Redrive, RelayError, RelayJoin, Relaying, Relays, Remote, SeekTo,
     SubscribeOptions, SubscriptionId, Topic,
 };
 use promethean_client::Client;
 use promethean_event::frame::ask;
 use promethean_gateway::auth::Secret;
-use promethean_gateway::cluster::{Asked, read_seek, read_status};
+use promethean_gateway::cluster::{Asked, read_redrive, read_seek, read_status};
 use promethean_store::Peer;
 use tokio::sync::watch;
 
@@ -171,6 +171,16 @@ impl Relays for Ways {
         Box::pin(async move {
             let text = inner.ask(&owner, |corr| Asked::seek(corr, topic.clone(), &group, to)).await?;
             read_seek(&text).map_err(refused)
+        })
+    }
+
+    fn redrive(&self, owner: &Peer, topic: &Topic, group: &Group, letters: Vec<Redrive>) -> Relaying<Vec<bool>> {
+        let (inner, owner, topic, group) = (Arc::clone(&self.inner), owner.clone(), topic.clone(), group.clone());
+        Box::pin(async move {
+            let asked =
+                |corr| Asked::Redrive { corr, topic: topic.clone(), group: group.clone(), letters: letters.clone() };
+            let text = inner.ask(&owner, asked).await?;
+            read_redrive(&text).map_err(refused)
         })
     }
 

@@ -1,4 +1,4 @@
-//! `promethean dlq`: dead letters, by topic and group, one by one, and sending them back.
+//! `promethean dlq`: dead letters, by topic and group, one by one, and redriving them.
 
 use promethean_bus::Envelope;
 use promethean_client::EventId;
@@ -140,12 +140,12 @@ fn letters(peer: &Peer, topic: &str, limit: u64, after: Option<&str>, json: bool
     if json {
         return out::line(&text);
     }
-    out::line(&format!("{topic}: {} letters not sent back; by group: {}", listed.letters, listed.groups.told()))?;
+    out::line(&format!("{topic}: {} letters not redriven; by group: {}", listed.letters, listed.groups.told()))?;
     for Reason { err, group, count } in &listed.reasons {
         let group = group.as_deref().map_or_else(String::new, |group| format!(" ({group})"));
         out::line(&out::plain(&format!("  {count} × {err}{group}")))?;
     }
-    let mut table = Table::new(&["SEQ", "ID", "TIME", "GROUP", "ATTEMPTS", "SENT BACK", "KEY", "EVENT", "REASON"]);
+    let mut table = Table::new(&["SEQ", "ID", "TIME", "GROUP", "ATTEMPTS", "REDRIVEN", "KEY", "EVENT", "REASON"]);
     for entry in listed.entries {
         table.row([
             entry.seq.to_string(),
@@ -233,9 +233,9 @@ fn show(peer: &Peer, id: &str, json: bool) -> Result<(), Failure> {
 
 #[derive(Deserialize)]
 struct Redriven {
-    redriven: Option<u64>,
-    matching: Option<u64>,
+    redriven: u64,
     remaining: u64,
+    gone: u64,
     #[serde(default)]
     refused: u64,
     #[serde(default)]
@@ -289,10 +289,11 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
             ));
         }
     }
+    must_be_meant(&peer, args)?;
     let query = [("topic", args.topic.clone())];
     let answer = peer.change("POST", "/dlq/redrive", &query, &Value::Object(body).to_string())?;
     let told: Redriven = peer.parse(&answer)?;
-    let none = told.remaining == 0 && told.redriven.or(told.matching) == Some(0);
+    let none = told.remaining == 0 && told.redriven == 0;
     if none {
         must_exist(&peer, &args.topic)?;
     }
@@ -300,19 +301,47 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
         out::line(&answer)?;
         return told.verdict(&args.topic);
     }
-    match (told.redriven, told.matching) {
-        _ if none && args.ids.is_empty() => out::line(&format!("{} has no letters to send back", args.topic))?,
-        (None, Some(matching)) => {
-            out::line(&format!("{matching} of {} letters fit; none was sent back", told.remaining))?;
-        }
-        (redriven, _) => {
-            let redriven = redriven.unwrap_or(0);
-            let letters = if redriven == 1 { "letter" } else { "letters" };
-            out::line(&format!("{redriven} {letters} sent back to {}, {} left", args.topic, told.remaining))?;
-            out::hint(&format!("promethean group list {}", args.topic));
-        }
+    let Redriven { redriven, remaining, gone, .. } = told;
+    if none && args.ids.is_empty() {
+        out::line(&format!("{} has no letters to redrive", args.topic))?;
+    } else if args.dry_run {
+        out::line(&format!("{redriven} of {} letters fit; none was redriven", redriven + remaining))?;
+    } else {
+        let letters = if redriven == 1 { "letter" } else { "letters" };
+        let to = if args.to_topic { format!("to {}", args.topic) } else { "to the group that failed".to_owned() };
+        out::line(&format!("{redriven} {letters} redriven {to}, {remaining} left"))?;
+        out::hint(&format!("promethean group list {}", args.topic));
+    }
+    if gone > 0 {
+        out::done(&format!("{gone} cannot go to their group: the event has left the log; --to-topic publishes a copy"));
     }
     told.verdict(&args.topic)
+}
+
+/// Refuses a redrive that more than one group would get events of, without `--yes`.
+fn must_be_meant(peer: &Peer, args: &RedriveArgs) -> Result<(), Failure> {
+    if args.yes || args.dry_run || (args.group.is_some() && !args.to_topic) {
+        return Ok(());
+    }
+    let topic = ("topic", args.topic.clone());
+    let listed: Value = if args.to_topic {
+        peer.read("/groups", &[topic])?
+    } else if args.ids.is_empty() {
+        peer.read("/dlq", &[topic, ("limit", "1".to_owned())])?
+    } else {
+        return Ok(());
+    };
+    let rows = listed["groups"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut groups: Vec<&str> = rows.iter().filter_map(|row| row["group"].as_str()).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    match groups.as_slice() {
+        [] | [_] => Ok(()),
+        several => {
+            let message = format!("{} groups would get events again: {}", several.len(), several.join(", "));
+            Err(Failure::usage(format!("{message}; add --yes, name one with --group, or look with --dry-run")))
+        }
+    }
 }
 
 /// What is asked for, as the hub takes it.
@@ -341,6 +370,7 @@ fn filter(args: &RedriveArgs) -> Result<Map<String, Value>, Failure> {
             "which letters? name ids, a filter (--group, --key, --reason, --since, --until) or --all",
         ));
     }
+    body.extend(args.to_topic.then(|| ("to".to_owned(), json!("topic"))));
     body.extend(args.limit.map(|limit| ("limit".to_owned(), json!(limit))));
     body.extend(args.dry_run.then(|| ("dryRun".to_owned(), json!(true))));
     Ok(body)

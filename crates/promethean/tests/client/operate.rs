@@ -145,22 +145,22 @@ fn dead_letters_are_listed_shown_and_sent_back_once() {
     assert_eq!((&listed["groups"][0]["letters"], &listed["entries"][0]["seq"]), (&4.into(), &4.into()));
     let id = listed["entries"][0]["id"].as_str().expect("an id");
     let text = hub.ok(&["dlq", "list", "a"], "");
-    assert!(text.contains("4 letters not sent back") && text.contains("4 × boom (g)") && text.contains(id), "{text}");
+    assert!(text.contains("4 letters not redriven") && text.contains("4 × boom (g)") && text.contains(id), "{text}");
     let shown = hub.ok(&["dlq", "show", id], "");
     assert!(shown.contains("boom") && shown.contains("\"key\":\"k3\""), "{shown}");
 
     assert_eq!(hub.exit(&["dlq", "redrive", "a"]).0, 2, "all is said with --all");
     assert!(hub.ok(&["dlq", "redrive", "a", "--reason", "boo", "--dry-run"], "").starts_with("4 of 4"));
-    assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("1 letter sent back to a, 3 left"));
+    assert!(hub.ok(&["dlq", "redrive", "a", id, "--to-topic"], "").starts_with("1 letter redriven to a, 3 left"));
     assert!(hub.ok(&["dlq", "redrive", "a", id], "").starts_with("0 letters"), "each once");
     assert!(
         hub.ok(&["dlq", "redrive", "a", "--key", "k0", "--group", "g", "--since", "1h"], "")
-            .starts_with("1 letter sent")
+            .starts_with("1 letter redriven to the group that failed, 2 left")
     );
-    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("2 letters sent back to a, 0 left"));
+    assert!(hub.ok(&["dlq", "redrive", "a", "--all", "--to-topic"], "").starts_with("2 letters redriven to a, 0 left"));
     let events = json_lines(&hub.ok(&["export", "a"], ""));
-    assert_eq!((events.len(), &events[4]["caused_by"][0]), (8, &id.into()));
-    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").contains("no letters to send back"), "it says so");
+    assert_eq!((events.len(), &events[4]["caused_by"][0]), (7, &id.into()));
+    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").contains("no letters to redrive"), "it says so");
     let unknown = "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d";
     let event = events[0]["id"].as_str().expect("an id");
     for (args, code) in [
@@ -185,7 +185,10 @@ fn a_letter_is_sent_back_by_its_id_whatever_its_payload_holds_that_json_allows()
         let letter = format!(r#"{{"topic":"b","group":"g","original":{original},"err":"no","attempts":1,"ts":1}}"#);
         let letter_id = format!("0199d1c0-7d3b-7cc2-8b1b-{number:012}");
         hub.ok(&["pub", "dlq.b", &letter, "--id", &letter_id], "");
-        assert!(hub.ok(&["dlq", "redrive", "b", &letter_id], "").starts_with("1 letter sent back to b"), "{payload}");
+        assert!(
+            hub.ok(&["dlq", "redrive", "b", &letter_id, "--to-topic"], "").starts_with("1 letter redriven to b"),
+            "{payload}"
+        );
         let exported = hub.ok(&["export", "b"], "");
         assert!(exported.lines().last().is_some_and(|line| line.contains(payload)), "{payload}: {exported}");
     }
@@ -213,12 +216,12 @@ fn a_letter_that_the_topic_does_not_take_is_named_and_the_others_are_sent_back()
     );
     let id = hub.ok(&["pub", "dlq.a"], &big).split(' ').next().expect("an id").to_owned();
     hub.ok(&["topic", "set", "a", "--max-event-bytes", "1KiB"], "");
-    let output = hub.run(&["dlq", "redrive", "a", "--all"], "");
+    let output = hub.run(&["dlq", "redrive", "a", "--all", "--to-topic"], "");
     let (said, talk) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{said}{talk}");
-    assert!(said.starts_with("2 letters sent back to a, 1 left\n"), "{said}");
+    assert!(said.starts_with("2 letters redriven to a, 1 left\n"), "{said}");
     assert!(talk.contains("1 letter was refused") && talk.contains(&id) && talk.contains("too_large"), "{talk}");
-    let output = hub.run(&["dlq", "redrive", "a", "--all", "--json"], "");
+    let output = hub.run(&["dlq", "redrive", "a", "--all", "--to-topic", "--json"], "");
     let told = json_lines(&String::from_utf8_lossy(&output.stdout)).remove(0);
     assert_eq!((output.status.code(), &told["refusals"][0]["id"]), (Some(1), &id.as_str().into()), "{told}");
     assert_eq!(json_lines(&hub.ok(&["export", "a"], "")).len(), 4);
@@ -244,9 +247,9 @@ fn letters_are_asked_for_by_the_name_of_a_topic_that_is_there() {
         assert_eq!((exit, talk.contains(said)), (code, true), "{args:?}: {talk}");
     }
     let nothing = hub.ok(&["dlq", "redrive", "b", "--all"], "");
-    assert_eq!(nothing, "b has no letters to send back\n");
+    assert_eq!(nothing, "b has no letters to redrive\n");
     let text = hub.ok(&["dlq", "list", "a"], "");
-    assert!(text.starts_with("a: 2 letters not sent back; by group: g 1; no dead letters: 1\n"), "{text}");
+    assert!(text.starts_with("a: 2 letters not redriven; by group: g 1; no dead letters: 1\n"), "{text}");
     assert!(text.contains("no dead letter: somebody published it to dlq.a"), "{text}");
     let table = hub.ok(&["dlq", "list"], "");
     assert!(table.lines().nth(1).is_some_and(|row| row.ends_with("g 1; no dead letters: 1")), "{table}");
@@ -259,7 +262,7 @@ fn the_hubs_own_groups_are_not_moved() {
     let args = ["replay", "dlq.a", "--group", "promethean:redrive", "--from", "latest", "--yes"];
     let (exit, said) = hub.exit(&args);
     assert_eq!((exit, said.contains("belong to the hub")), (2, true), "{said}");
-    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("1 letter sent back"));
+    assert!(hub.ok(&["dlq", "redrive", "a", "--all"], "").starts_with("1 letter redriven"));
 }
 
 #[test]
@@ -271,4 +274,16 @@ fn yes_without_a_group_is_a_mistake() {
         let (exit, said) = hub.exit(&[&["replay", "a", "--yes"], more].concat());
         assert_eq!((exit, said.contains("--group")), (2, true), "{more:?}: {said}");
     }
+}
+
+#[test]
+fn a_redrive_that_more_than_one_group_would_get_asks_for_yes() {
+    let hub = Hub::start(&[]);
+    dead_letters(&hub, 1);
+    hub.ok(&["sub", "a", "--group", "other", "--from", "earliest", "--count", "1"], "");
+    let (exit, said) = hub.exit(&["dlq", "redrive", "a", "--all", "--to-topic"]);
+    assert_eq!((exit, said.contains("2 groups") && said.contains("--yes")), (2, true), "{said}");
+    assert!(hub.ok(&["dlq", "redrive", "a", "--all", "--to-topic", "--dry-run"], "").starts_with("1 of 1"));
+    let done = hub.ok(&["dlq", "redrive", "a", "--all"], "");
+    assert!(done.starts_with("1 letter redriven to the group that failed, 0 left"), "{done}");
 }

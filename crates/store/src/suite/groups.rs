@@ -12,7 +12,7 @@ pub(super) fn group(name: &str) -> Group {
 pub(super) fn state(floor: Seq) -> GroupState {
     let mut state = GroupState { floor, last: Some((id(7), Millis(9))), generation: 2, ..GroupState::default() };
     state.done.insert(floor + 2, floor + 5, None);
-    state.unfinished.push(Unfinished { seq: floor + 1, attempts: 3, not_before: Millis(1) });
+    state.unfinished.push(Unfinished { seq: floor + 1, attempts: 3, not_before: Millis(1), redriven: 0 });
     state
 }
 
@@ -63,7 +63,9 @@ pub async fn many_states_are_saved_at_once_each_with_its_own_outcome(place: Box<
         assert_eq!(loaded, Some((state(floor), version)), "{name} {of}");
     }
     let large = |floor| GroupState {
-        unfinished: (0..20_000).map(|n| Unfinished { seq: floor + n, attempts: 1, not_before: Millis(n) }).collect(),
+        unfinished: (0..20_000)
+            .map(|n| Unfinished { seq: floor + n, attempts: 1, not_before: Millis(n), redriven: 0 })
+            .collect(),
         ..state(floor)
     };
     let many: Vec<String> = (0..50).map(|n| format!("m{n}")).collect();

@@ -71,8 +71,10 @@ fn a_lease_from_before_a_seek_stays_lost_after_a_restart() {
 fn a_wait_from_a_clock_that_ran_ahead_ends_with_the_longest_delay() {
     let month = Duration::from_secs(30 * 24 * 3600);
     let not_before = Millis(1_000_000) + month;
-    let state =
-        GroupState { unfinished: vec![Unfinished { seq: 1, attempts: 1, not_before }], ..GroupState::default() };
+    let state = GroupState {
+        unfinished: vec![Unfinished { seq: 1, attempts: 1, not_before, redriven: 0 }],
+        ..GroupState::default()
+    };
     let mut desk = Desk::of(state);
     desk.join(1, Policy::default(), 10);
     desk.publish(None);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use promethean_bus::group::{Answer, Receipt};
 use promethean_bus::{
-    Bus, Cluster, Cursor, Error, EventId, Given, Group, GroupStatus, Inbox, Membership, Origin, RelayError, RelayGiven,
-    RelayJoin, Relayed, Relaying, Relays, Remote, Request, SeekTo, Selector, SubscribeOptions, Topic,
+    Bus, Cluster, Cursor, Error, EventId, Given, Group, GroupStatus, Inbox, Membership, Origin, Redrive, RelayError,
+    RelayGiven, RelayJoin, Relayed, Relaying, Relays, Remote, Request, SeekTo, Selector, SubscribeOptions, Topic,
 };
 use promethean_store::memory::Memory;
 use promethean_store::{Claim, Fence, GroupStore as _, Owned, Ownership, Peer, Pending, Result, Saved};
@@ -243,6 +243,11 @@ impl Relays for Calls {
         Box::pin(async move { relayed(bus.ok_or_else(lost)?.set_cursor_here(&topic, &group, to).await) })
     }
 
+    fn redrive(&self, owner: &Peer, topic: &Topic, group: &Group, letters: Vec<Redrive>) -> Relaying<Vec<bool>> {
+        let (bus, topic, group) = (self.world.bus_of(owner), topic.clone(), group.clone());
+        Box::pin(async move { relayed(bus.ok_or_else(lost)?.redrive_here(&topic, &group, &letters).await) })
+    }
+
     fn status(&self, owner: &Peer, topic: &Topic, group: &Group, unfinished: bool) -> Relaying<Option<GroupStatus>> {
         let (bus, topic, group) = (self.world.bus_of(owner), topic.clone(), group.clone());
         if self.world.silent.load(Ordering::SeqCst) {
@@ -284,6 +289,7 @@ async fn pump(
                 max_attempts: one.max_attempts,
                 lease: one.lease,
                 snapshot: one.snapshot,
+                redriven: one.redriven,
                 fence: Fence::new(Instant::now() + LEASE),
             })
             .collect();

@@ -75,6 +75,7 @@ pub(crate) fn context(given: &Given, now: Millis) -> Context<'_> {
         deadline: if given.deadline == Millis(0) { Duration::ZERO } else { given.deadline.since(now) },
         lease: given.lease,
         snapshot: given.snapshot,
+        redriven: given.redriven,
         cut: given.cut,
         resume: given.resume.as_deref(),
     }
