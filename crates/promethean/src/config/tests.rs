@@ -348,5 +348,5 @@ fn the_examples_of_the_default_file_work_when_uncommented() {
     let uncommented: String = lines.flat_map(|line| [line, "\n"]).collect();
     let uncommented = uncommented.replace("store = \"log\"\n", "store = \"memory\"\n");
     let (config, _) = resolve(&[], &[], &uncommented).expect("good");
-    assert_eq!(config.topics.len(), 2);
+    assert_eq!((config.topics.len(), config.topic_rates.len()), (3, 1));
 }
