@@ -79,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) pulls: Pulls,
     pub(crate) appending: Appending,
     limits: Limits,
-    runners: Mutex<HashMap<(Topic, Group), Handle, RandomState>>,
+    runners: Mutex<Runners>,
     next_subscription: AtomicU64,
     /// Above every lease of a runner that has ended: the clock alone may stand still between two of them.
     pub(crate) leases: AtomicU64,
@@ -93,6 +93,11 @@ pub(crate) struct Core {
     /// When damage under a group's age was last told of.
     damage_told: Mutex<Option<Instant>>,
 }
+
+type Runners = HashMap<(Topic, Group), Handle, RandomState>;
+
+/// Runners for which the registry always keeps its memory.
+const LEAST_ROOM: usize = 1_024;
 
 impl Bus {
     /// A bus over `store`, which no other hub uses. Needs a Tokio runtime from the first subscription on.
@@ -413,7 +418,7 @@ impl Core {
         let mut runners = self.runners.lock();
         let idle = inputs.is_empty();
         if idle {
-            runners.remove(&(topic.clone(), group.clone()));
+            remove_runner(&mut runners, &(topic.clone(), group.clone()));
         }
         idle
     }
@@ -423,8 +428,15 @@ impl Core {
         let mut runners = self.runners.lock();
         let key = (topic.clone(), group.clone());
         if runners.get(&key).is_some_and(Handle::is_closed) {
-            runners.remove(&key);
+            remove_runner(&mut runners, &key);
         }
+    }
+
+    /// Returns how many runners there are, and how many the registry has room for.
+    #[cfg(test)]
+    pub(crate) fn runner_room(&self) -> (usize, usize) {
+        let runners = self.runners.lock();
+        (runners.len(), runners.capacity())
     }
 
     pub(crate) async fn seek(&self, topic: &Topic, from: From) -> Result<Start, Error> {
@@ -450,6 +462,14 @@ impl Core {
     pub(crate) async fn topics_of(&self, ids: &[EventId]) -> Result<Vec<Option<Topic>>, Error> {
         let places = self.store.locate(ids).await.map_err(|error| Error::group(&error))?;
         Ok(places.into_iter().map(|place| place.map(|place| place.topic)).collect())
+    }
+}
+
+/// Removes a runner, and returns the memory of many that have ended.
+fn remove_runner(runners: &mut Runners, key: &(Topic, Group)) {
+    runners.remove(key);
+    if runners.capacity() > LEAST_ROOM && runners.len() < runners.capacity() / 8 {
+        runners.shrink_to(2 * runners.len());
     }
 }
 
