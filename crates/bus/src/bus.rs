@@ -2,7 +2,7 @@
 
 mod standing;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use promethean_event::{
-    Cursor, Draft, EventId, From, Group, IdMaker, Invalid, Limits, Millis, Selector, SubscribeOptions, Topic,
+    Code, Cursor, Draft, EventId, From, Group, IdMaker, Invalid, Limits, Millis, Selector, SubscribeOptions, Topic,
     payload_of,
 };
 use promethean_store::{Error as StoreError, Start, Store};
@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::patterns::{Appending, Patterns};
 use crate::pull::Pulls;
 use crate::relay::{Cluster, Origin, Redrive, SeekTo};
+use crate::remembered::Remembered;
 use crate::runner::{self, Handle, Input, Inputs, Room, seek_of};
 use crate::shard::Shards;
 use crate::status;
@@ -78,6 +79,9 @@ pub(crate) struct Core {
     pub(crate) patterns: Patterns,
     pub(crate) pulls: Pulls,
     pub(crate) appending: Appending,
+    pub(crate) remembered: Remembered,
+    /// Topics with damage that a group has reached.
+    damaged: Mutex<BTreeSet<Topic>>,
     limits: Limits,
     runners: Mutex<Runners>,
     next_subscription: AtomicU64,
@@ -117,6 +121,8 @@ impl Bus {
             patterns: Patterns::default(),
             pulls: Pulls::default(),
             appending: Appending::default(),
+            remembered: Remembered::default(),
+            damaged: Mutex::default(),
             ids: IdMaker::new(),
             clock: Clock::new(),
             metrics: Metrics::new(options.max_series),
@@ -344,6 +350,11 @@ impl Bus {
         self.core.cluster.as_ref().map_or(Ok(()), |cluster| cluster.ownership.ready())
     }
 
+    /// A topic with damage that a group has reached since the start.
+    pub fn damaged(&self) -> Option<Topic> {
+        self.core.damaged.lock().first().cloned()
+    }
+
     /// Stops taking publishes and subscriptions, gives all leases back and saves. Deliveries under way do not count.
     pub async fn drain(&self) {
         self.core.draining.store(true, Ordering::Release);
@@ -365,6 +376,13 @@ impl Core {
     /// The wall clock, for times that people see.
     pub(crate) fn wall(&self) -> Millis {
         Millis::now()
+    }
+
+    /// Notes that a group has reached damage on a topic; the error for its subscribers.
+    pub(crate) fn on_damage(&self, topic: &Topic) -> Error {
+        self.damaged.lock().insert(topic.clone());
+        let message = format!("the store is damaged at an event of {topic}; repair it with promethean doctor");
+        Error::new(Code::StoreDamaged, message)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -8,6 +8,7 @@ use promethean_event::{Cursor, From, Selector, Topic};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::remembered::Known;
 use crate::runner::{Input, Join};
 use crate::subscription::Inner;
 use crate::{Error, tail};
@@ -20,12 +21,17 @@ pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()
     let mut tasks = JoinSet::new();
     let mut created = inner.core.store.watch_topics();
     let seen = *created.borrow_and_update();
-    let mut cursors = Vec::new();
-    let topics = first_topics(inner).await?;
-    for index in refusing_first(inner, &topics).await? {
+    let (mut cursors, began) = (Vec::new(), inner.core.wall());
+    let known = Known::load(inner).await?;
+    let topics = first_topics(inner, &known).await?;
+    let (placed, new) = refusing_first(inner, &topics).await?;
+    for (index, is_new) in placed.into_iter().map(|index| (index, false)).chain(new.into_iter().map(|new| (new, true)))
+    {
         let (topic, from) = &topics[index];
-        cursors.extend(join(inner, topic, *from, &mut tasks).await?.map(|cursor| (index, cursor)));
+        let from = if is_new { known.start(topic, *from).await? } else { *from };
+        cursors.extend(join(inner, topic, from, &mut tasks).await?.map(|cursor| (index, cursor)));
     }
+    known.remember(began).await?;
     inner.joined_all(seen);
     cursors.sort_unstable_by_key(|(index, _)| *index);
     let cursors = cursors.into_iter().map(|(_, cursor)| cursor).collect();
@@ -60,7 +66,7 @@ async fn changed(created: &mut tokio::sync::watch::Receiver<u64>, look_again: &N
 }
 
 /// The topics to join at once, each with where to start on it.
-async fn first_topics(inner: &Arc<Inner>) -> Result<Vec<(Topic, From)>, Error> {
+async fn first_topics(inner: &Arc<Inner>, known: &Known<'_>) -> Result<Vec<(Topic, From)>, Error> {
     let topics = match inner.selectors.as_slice() {
         [Selector::Topic(topic)] => return Ok(vec![(topic.clone(), inner.options.from)]),
         _ => selected(inner).await?,
@@ -73,7 +79,7 @@ async fn first_topics(inner: &Arc<Inner>) -> Result<Vec<(Topic, From)>, Error> {
     let place = places.into_iter().flatten().next().filter(|place| topics.contains(&place.topic));
     let Some(place) = place else {
         // Where the group has its places already, nobody has to know where to begin.
-        if !has_places(inner, &topics).await? {
+        if !has_places(inner, &topics, known).await? {
             return Err(Error::unknown_id("afterId", id));
         }
         return Ok(topics.into_iter().map(|topic| (topic, From::Latest)).collect());
@@ -84,23 +90,22 @@ async fn first_topics(inner: &Arc<Inner>) -> Result<Vec<(Topic, From)>, Error> {
 
 /// The order in which to join: a topic on which the group has its place may have members, and they may refuse; the others
 /// get a place by being joined, which a refusal must not leave behind.
-async fn refusing_first(inner: &Inner, topics: &[(Topic, From)]) -> Result<Vec<usize>, Error> {
-    if topics.len() < 2 {
-        return Ok((0..topics.len()).collect());
+async fn refusing_first(inner: &Inner, topics: &[(Topic, From)]) -> Result<(Vec<usize>, Vec<usize>), Error> {
+    let (mut placed, mut new) = (Vec::new(), Vec::new());
+    if topics.len() < 2 && !inner.has_pattern() {
+        return Ok(((0..topics.len()).collect(), new));
     }
-    let (mut order, mut new) = (Vec::new(), Vec::new());
     for (index, (topic, _)) in topics.iter().enumerate() {
-        let list = if has_place(inner, topic).await? { &mut order } else { &mut new };
+        let list = if has_place(inner, topic).await? { &mut placed } else { &mut new };
         list.push(index);
     }
-    order.append(&mut new);
-    Ok(order)
+    Ok((placed, new))
 }
 
-/// True if the group has a place on each of the topics, and there are any.
-async fn has_places(inner: &Inner, topics: &[Topic]) -> Result<bool, Error> {
+/// True if the group has a place on each of the topics, or a start that is known, and there are any.
+async fn has_places(inner: &Inner, topics: &[Topic], known: &Known<'_>) -> Result<bool, Error> {
     for topic in topics {
-        if !has_place(inner, topic).await? {
+        if !has_place(inner, topic).await? && !known.appeared(topic).await? {
             return Ok(false);
         }
     }

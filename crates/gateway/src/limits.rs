@@ -114,6 +114,11 @@ impl Quotas {
         Self { named: Arc::new(rates.into_iter().map(bucket).collect()), ..self }
     }
 
+    /// True if connections have a quota.
+    pub fn limits_connections(&self) -> bool {
+        self.connection.is_some()
+    }
+
     /// The quota of a new connection.
     pub fn connection(&self) -> ConnectionQuota {
         ConnectionQuota(self.connection.map(|rate| Bucket::new(rate, "connection")))

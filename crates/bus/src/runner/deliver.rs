@@ -40,6 +40,7 @@ impl Runner {
                 }
                 Read::Events { from, events: Err(error), .. } => {
                     tracing::error!(topic = %self.topic, group = %self.group, from, %error, "cannot read the topic");
+                    self.on_damage(&error);
                     self.read_again = Some(tokio::time::Instant::now() + super::TRY_AGAIN);
                 }
                 Read::Snapshot { snapshot, max, events } => {
@@ -92,8 +93,17 @@ impl Runner {
         count
     }
 
+    /// Ends the subscriptions of a group that has reached damage: it would wait for the event for ever.
+    fn on_damage(&self, error: &StoreError) {
+        if let StoreError::Damaged(_) = error {
+            let reached = self.core.on_damage(&self.topic);
+            self.members.values().for_each(|member| member.subscriber().end(reached.clone()));
+        }
+    }
+
     fn on_snapshot_failed(&mut self, error: &StoreError) {
         tracing::error!(topic = %self.topic, group = %self.group, %error, "cannot read the snapshot");
+        self.on_damage(error);
         self.snapshot = None;
         self.read_again = Some(tokio::time::Instant::now() + super::TRY_AGAIN);
     }
@@ -154,6 +164,7 @@ impl Runner {
         let max_attempts = dispatcher.max_attempts();
         if let Some(error) = &unreadable {
             tracing::error!(topic = %self.topic, group = %self.group, %error, "cannot read events that are due again");
+            self.on_damage(error);
         }
         // An answer may have come since, or the lease may have ended.
         for deliver in delivers {

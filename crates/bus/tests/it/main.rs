@@ -11,6 +11,7 @@ mod fan_in;
 mod letters;
 mod pull;
 mod redrive;
+mod remembered;
 mod resume;
 mod saves;
 mod seed;

@@ -26,6 +26,9 @@ pub(crate) async fn readyz(State(hub): State<Arc<Hub>>) -> Response {
     if let Err(error) = hub.bus.store().ready() {
         return not(Code::PublishFailed, &format!("the store takes no writes: {error}"));
     }
+    if let Some(topic) = hub.bus.damaged() {
+        return not(Code::StoreDamaged, &format!("the store is damaged at an event of {topic}; run promethean doctor"));
+    }
     if let Err(error) = hub.bus.in_cluster() {
         return not(Code::AckFailed, &format!("{error}"));
     }

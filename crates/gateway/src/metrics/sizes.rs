@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
-use promethean_bus::REDRIVE_GROUP;
+use promethean_bus::is_hidden;
 use promethean_bus::metrics::{GroupName, OTHER};
 use promethean_event::{Group, Topic};
 use promethean_store::{Error, GroupState, TopicInfo};
@@ -110,7 +110,7 @@ async fn ask(hub: &Hub) -> Result<Known, Error> {
             *bytes.entry(topics.of(topic.as_str().into()).into()).or_default() += info.bytes;
         }
         for (group, state) in of_groups {
-            if group.as_str() != REDRIVE_GROUP {
+            if !is_hidden(&group) {
                 let (topic, group) = groups.of((topic.as_str().into(), group.as_str().into()));
                 let lag = info.as_ref().map_or(0, |info| state.lag(info));
                 *lags.entry((topic.into(), group.into())).or_default() += lag;

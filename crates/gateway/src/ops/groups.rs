@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::response::Response;
 use promethean_bus::metrics::GroupName;
-use promethean_bus::{Error, REDRIVE_GROUP};
+use promethean_bus::{Error, is_hidden};
 use promethean_event::{Cursor, EventId, Group, Millis, Topic};
 use promethean_store::{Error as StoreError, GroupState};
 use serde::Serialize;
@@ -81,7 +81,7 @@ pub(super) async fn groups(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
     let mut groups = Vec::new();
     for topic in topics {
         for (group, state) in hub.bus.store().groups(&topic).await.map_err(unreadable)? {
-            if group.as_str() == REDRIVE_GROUP || !caller.sees_group(&topic, &group) {
+            if is_hidden(&group) || !caller.sees_group(&topic, &group) {
                 continue;
             }
             let mut row = match row(&hub, &topic, &group).await {
@@ -177,7 +177,7 @@ pub(super) async fn cursors(State(hub): State<Arc<Hub>>, caller: Caller, query: 
     caller.must_see(&topic)?;
     let cursors = hub.bus.cursors(&topic).await?.into_iter();
     let cursors = cursors
-        .filter(|(group, _)| group.as_str() != REDRIVE_GROUP && caller.sees_group(&topic, group))
+        .filter(|(group, _)| !is_hidden(group) && caller.sees_group(&topic, group))
         .map(|(group, cursor)| Place { group, last_id: cursor.last_id, last_ts: cursor.last_ts, seq: cursor.seq })
         .collect();
     Ok(json_body(&Cursors { topic, cursors }))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use promethean_bus::REDRIVE_GROUP;
+use promethean_bus::is_hidden;
 use promethean_event::{EventId, Millis, Topic};
 use serde::Serialize;
 
@@ -55,7 +55,7 @@ pub(super) async fn topics(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
             last_id: info.last.map(|(id, _)| id),
             last_ts: info.last.map(|(_, ts)| ts),
             publish_rate: hub.samples.publish_rate(&topic),
-            groups: groups.iter().filter(|(group, _)| group.as_str() != REDRIVE_GROUP).count(),
+            groups: groups.iter().filter(|(group, _)| !is_hidden(group)).count(),
             topic,
         });
     }

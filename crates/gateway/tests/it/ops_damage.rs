@@ -123,6 +123,19 @@ async fn a_damaged_event_costs_the_age_of_the_lag_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_group_that_reaches_damage_ends_its_subscriptions_and_the_hub_is_not_ready() {
+    let (store, hub) = three_topics().await;
+    assert_eq!(hub.get("/readyz").await.status, 200);
+    store.watcher.events.store(true, SeqCst);
+    let mut member =
+        hub.hub.bus.subscribe("bad", Some(group()), SubscribeOptions::default()).await.expect("subscribed");
+    let ended = member.next().await.err().expect("ended");
+    assert_eq!(ended.code, promethean_event::Code::StoreDamaged);
+    assert!(ended.message.contains("bad") && !ended.message.contains("segment"), "{}", ended.message);
+    hub.get("/readyz").await.refused(503, "store_damaged");
+}
+
+#[tokio::test]
 async fn a_group_that_cannot_be_asked_is_shown_as_it_was_saved_and_named_in_the_log() {
     let (store, hub) = three_topics().await;
     let logged = Logged::default();

@@ -322,6 +322,34 @@ async fn at_shutdown_what_was_accepted_is_finished_and_the_connection_ends_with_
     tokio::time::timeout(crate::ws_support::PATIENCE, server.hub.drain.drained()).await.expect("everybody has left");
 }
 
+/// The lease would run out while the client waits for its quota.
+#[tokio::test]
+async fn answers_to_events_that_the_connection_holds_are_never_over_its_quota() {
+    let one = |burst| Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(burst).expect("not zero") };
+    let quotas = Quotas::new(Some(one(40)), None);
+    let server = Server::with(Setup { quotas, ..Setup::default() }).await;
+    let mut client = server.connect().await;
+    client.subscribe("a", "g").await;
+    let events = vec![json!({"payload": 1}); 20];
+    server.connect().await.ok(json!({"op": "PUBLISH", "topic": "a", "events": events})).await;
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        ids.push(id_of(&client.event().await));
+    }
+    while client.ask(json!({"op": "PING"})).await["op"] == "OK" {}
+    for id in &ids[..10] {
+        let of =
+            |op: &str| json!({"op": op, "topic": "a", "group": "g", "id": id, "extend_ms": 30_000, "delay_ms": 60_000});
+        client.ok(of("MODACK")).await;
+        client.ok(of("NACK")).await;
+    }
+    for id in &ids[10..] {
+        client.ok(json!({"op": "ACK", "topic": "a", "group": "g", "ids": [id]})).await;
+    }
+    let unknown = json!({"op": "ACK", "topic": "a", "group": "g", "id": "0199d1c0-7d3b-7cc2-8b1a-3f0e2c9a4b5d"});
+    client.err(unknown, "rate_limited").await;
+}
+
 #[tokio::test]
 async fn over_a_quota_is_rate_limited_and_says_when_to_come_back() {
     let rate = |per_second, burst| Rate {

@@ -1,11 +1,55 @@
 //! What a subscriber was given and never saw is no attempt, and frames that come together do not trip over each other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ws_support::{Client, PATIENCE, Server, frame, id_of};
+use crate::ws_support::{Client, PATIENCE, Server, Setup, frame, id_of};
 use promethean_event::{Group, Topic};
 use promethean_gateway::EdgeConfig;
+use promethean_store::memory::Memory;
+use promethean_store::suite::{Call, Watched, Watcher};
 use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// A store that does not load the states of groups while it is shut.
+struct Shut(watch::Sender<bool>);
+
+impl Watcher for Shut {
+    async fn before(&self, call: Call) {
+        if call == Call::Load {
+            let _ = self.0.subscribe().wait_for(|shut| !shut).await;
+        }
+    }
+}
+
+/// A pattern over thousands of topics takes seconds to join, and leases run meanwhile.
+#[tokio::test]
+async fn answers_behind_a_subscribe_that_takes_long_are_taken_in() {
+    let store = Arc::new(Watched { store: Memory::new(), watcher: Shut(watch::Sender::new(false)) });
+    let server = Server::with(Setup { store: Arc::clone(&store) as _, ..Setup::default() }).await;
+    let mut client = server.connect().await;
+    client.subscribe("t", "g").await;
+    let (mut publisher, mut ids) = (server.connect().await, Vec::new());
+    for n in 0..3 {
+        publisher.publish("t", json!(n)).await;
+        ids.push(id_of(&client.event().await));
+    }
+    store.watcher.0.send_replace(true);
+    let answer = |op: &str, id: &Value, corr: u64| json!({"op": op, "topic": "t", "group": "g", "id": id, "extend_ms": 1_000, "corr": corr});
+    client.feed(json!({"op": "SUBSCRIBE", "topic": "w.*", "group": "g", "corr": 1})).await;
+    client.feed(answer("ACK", &ids[0], 2)).await;
+    client.feed(answer("MODACK", &ids[1], 3)).await;
+    client.flush().await;
+    let answers = [client.recv().await, client.recv().await];
+    assert_eq!(answers.map(|answer| answer["corr"].clone()), [json!(2), json!(3)]);
+    client.feed(answer("ACK", &ids[2], 4)).await;
+    // What is not an answer waits, and so does what comes behind it.
+    client.feed(json!({"op": "PING", "corr": 5})).await;
+    client.flush().await;
+    assert_eq!(client.recv().await["corr"], 4);
+    store.watcher.0.send_replace(false);
+    assert_eq!((client.recv().await["corr"].clone(), client.recv().await["corr"].clone()), (json!(1), json!(5)));
+}
 
 /// Sends all frames with one write, and returns their answers and how many events came in between.
 async fn at_once(client: &mut Client, frames: &[Value]) -> (Vec<Value>, usize) {

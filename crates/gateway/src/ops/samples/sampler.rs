@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use promethean_bus::REDRIVE_GROUP;
+use promethean_bus::is_hidden;
 use promethean_bus::metrics::{BUCKETS_MS, GroupMetrics};
 use promethean_event::Millis;
 use tokio::time::MissedTickBehavior;
@@ -138,7 +138,7 @@ async fn look(hub: &Hub) -> promethean_store::Result<(HashMap<Box<str>, u64>, Ha
         let Some(info) = store.info(&topic).await? else { continue };
         bytes.insert(topic.as_str().into(), info.bytes);
         for (group, state) in store.groups(&topic).await? {
-            if group.as_str() != REDRIVE_GROUP {
+            if !is_hidden(&group) {
                 lags.insert((topic.as_str().into(), group.as_str().into()), state.lag(&info));
             }
         }

@@ -74,6 +74,7 @@ impl<'h> Core<'h> {
         };
         let request = Request { topic: selector, group, options, gate, relayed: identity.relay.clone() };
         let (bus, inbox) = (&self.hub.bus, self.inbox.clone());
+        self.subscribing = true;
         self.barrier =
             Some(Box::pin(
                 async move { Awaited::Subscribed { result: bus.attach(request, &inbox).await, about, corr } },
@@ -87,6 +88,7 @@ impl<'h> Core<'h> {
     }
 
     pub(super) fn on_awaited(&mut self, awaited: Awaited) {
+        self.subscribing = false;
         match awaited {
             Awaited::Told(answer) => self.outbox.text(|out| out.extend_from_slice(&answer)),
             Awaited::Auth { result: Err(refusal), corr, .. } => {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::Wire;
 use super::awaited::{Awaited, InForce};
 use super::deadlines::Deadlines;
+use super::held::Held;
 use super::names::Names;
 use super::pace::{self, Pace};
 use super::publish::Publishes;
@@ -53,6 +54,9 @@ pub(super) struct Core<'h> {
     pub(super) traces: Traces<'h>,
     /// A frame whose answer the next frames have to wait for: `AUTH`, `SUBSCRIBE`.
     pub(super) barrier: Option<BoxFuture<'h, Awaited>>,
+    /// That frame is a `SUBSCRIBE`: answers to deliveries are read meanwhile.
+    pub(super) subscribing: bool,
+    pub(super) held: Held,
     pub(super) outbox: Outbox,
     pub(super) deadlines: Deadlines,
     /// The hub shuts down: nothing more is accepted.
@@ -106,6 +110,8 @@ impl<'h> Core<'h> {
             settles: Settles::default(),
             traces: Traces::new(hub.tracer.as_ref()),
             barrier: None,
+            subscribing: false,
+            held: Held::new(hub.quotas.limits_connections()),
             outbox: Outbox::default(),
             deadlines: Deadlines::new(&hub.config, now),
             leaving: false,
@@ -118,11 +124,16 @@ impl<'h> Core<'h> {
 
     /// True if more frames may be taken in: at a bound the client has to wait.
     pub(super) fn may_read(&mut self) -> bool {
-        self.barrier.is_none()
+        self.reads_on()
             && self.publishes.has_room()
             && self.settles.has_room()
             && self.may_answer()
             && self.pace.may_read(Instant::now())
+    }
+
+    /// True if no frame is awaited behind which nothing may be taken in.
+    pub(super) fn reads_on(&self) -> bool {
+        self.barrier.is_none() || self.subscribing
     }
 
     /// True if there is room in the outbox for deliveries.

@@ -31,6 +31,7 @@ impl Core<'_> {
         if self.narrowed {
             self.drop_forbidden(&mut given);
         }
+        self.held.add(&given);
         let mut rest = given.as_slice();
         while let Some(first) = rest.first() {
             let run = rest.iter().take_while(|given| given.subscription == first.subscription).count();

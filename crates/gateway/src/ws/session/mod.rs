@@ -16,6 +16,7 @@ mod awaited;
 mod core;
 mod deadlines;
 mod deliver;
+mod held;
 mod names;
 mod pace;
 mod publish;
@@ -157,12 +158,15 @@ impl Session<'_> {
         let Self { decoder, core, .. } = self;
         let (now, mut end) = (Instant::now(), None);
         core.publishes.expect(decoder.waiting());
-        while core.barrier.is_none()
+        while core.reads_on()
             && end.is_none()
             && core.may_answer()
             && let Some(index) = decoder.peek()
         {
             let message = decoder.message(index);
+            if core.barrier.is_some() && !matches!(message, Message::Text(_) | Message::Ping(_) | Message::Pong) {
+                break;
+            }
             if matches!(message, Message::Text(_) | Message::Binary) && !core.pace.on_frame(now) {
                 break;
             }

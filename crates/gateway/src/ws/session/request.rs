@@ -16,11 +16,20 @@ impl Core<'_> {
     /// Takes in one frame: it is answered now, or in its place later.
     pub(super) fn on_frame(&mut self, text: &str) -> Flow {
         let relay = self.identity.as_ref().is_some_and(|identity| identity.relay.is_some());
-        if relay && let Some(asked) = Asked::parse(text) {
+        let busy = self.barrier.is_some();
+        if relay
+            && !busy
+            && let Some(asked) = Asked::parse(text)
+        {
             self.begin_asked(asked);
             return Flow::Next;
         }
         let Frame { corr, op, request } = decode(text);
+        let answered = request.as_ref().ok().and_then(|request| self.answered(request));
+        // While it subscribes, only answers to what it has are taken in, so that their leases do not run out.
+        if busy && answered.is_none() {
+            return Flow::Hold;
+        }
         // A group that starts at `latest` starts after what this connection published before; and who leaves has its
         // answers first, or it would be a member until they are saved, and get events that nobody reads.
         let waits = match op {
@@ -33,6 +42,7 @@ impl Core<'_> {
         }
         // The other hub has counted its clients' frames.
         let limited = if relay { None } else { self.quota.take(1).err() };
+        let limited = limited.filter(|_| answered != Some(true));
         let request = match request {
             Ok(request) => request,
             Err(invalid) => {
@@ -117,6 +127,18 @@ impl Core<'_> {
                 });
             }
         }
+    }
+
+    /// Of an answer to deliveries of a subscription that there is: true if the connection holds one of the events.
+    fn answered(&mut self, request: &Request<'_>) -> Option<bool> {
+        let (of, held) = match request {
+            Request::Ack(Ack { of, settled: Settled::Ids(ids), .. })
+            | Request::Nack(Nack { of, ids, .. })
+            | Request::Modack(Modack { of, ids, .. }) => (of, self.held.any(ids.as_slice())),
+            Request::Ack(Ack { of, settled: Settled::UpTo(id), .. }) => (of, self.held.any(&[*id])),
+            _ => return None,
+        };
+        self.subscriptions.find(&of.topic, of.group.as_deref()).map(|_| held)
     }
 
     fn publish(&mut self, publish: Publish<'_>, corr: Option<Corr>) {

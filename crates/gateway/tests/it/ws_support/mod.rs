@@ -10,6 +10,7 @@ use promethean_gateway::auth::{AuthConfig, Authenticator};
 use promethean_gateway::limits::Quotas;
 use promethean_gateway::listener::{Intake, Listener};
 use promethean_gateway::{EdgeConfig, Hub, ws};
+use promethean_store::Store;
 use promethean_store::memory::Memory;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,6 +35,7 @@ pub(crate) struct Setup {
     pub(crate) auth: AuthConfig,
     pub(crate) quotas: Quotas,
     pub(crate) header_deadline: Duration,
+    pub(crate) store: Arc<dyn Store>,
 }
 
 impl Default for Setup {
@@ -43,6 +45,7 @@ impl Default for Setup {
             auth: AuthConfig::default(),
             quotas: Quotas::default(),
             header_deadline: Duration::from_secs(10),
+            store: Arc::new(Memory::new()),
         }
     }
 }
@@ -62,7 +65,7 @@ impl Server {
     }
 
     pub(crate) async fn with(setup: Setup) -> Self {
-        let bus = Bus::new(Arc::new(Memory::new()), BusOptions::default());
+        let bus = Bus::new(setup.store, BusOptions::default());
         let auth = Authenticator::new(&setup.auth).expect("a configuration that works");
         let hub = Arc::new(Hub::new(bus, auth, setup.quotas, setup.config));
         let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
