@@ -88,8 +88,11 @@ impl Appends {
 }
 
 /// Appends events of any topics, and answers for each in the same order.
-pub(super) async fn append(shared: &Arc<Shared>, events: Vec<NewEvent>) -> Result<Vec<Outcome>> {
+pub(super) async fn append(shared: &Arc<Shared>, mut events: Vec<NewEvent>) -> Result<Vec<Outcome>> {
     shared.open()?;
+    for event in &mut events {
+        event.appended = shared.clock.at(event.appended);
+    }
     if events.is_empty() {
         return Ok(Vec::new());
     }

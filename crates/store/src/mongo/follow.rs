@@ -15,7 +15,7 @@ use tokio::time::error::Elapsed;
 
 use super::document::unsigned;
 use super::fault::{limited, words};
-use super::{COUNTERS, Shared};
+use super::{COUNTERS, Shared, clock};
 use crate::TopicSettings;
 
 /// How long the server may wait with an empty answer.
@@ -148,8 +148,7 @@ pub(super) async fn pulse(shared: Weak<Shared>) {
     loop {
         tokio::time::sleep(PULSE).await;
         let Some(shared) = shared.upgrade() else { return };
-        let asked = shared.database.run_command(doc! { "ping": 1 });
-        let why = match tokio::time::timeout(SILENCE, asked.into_future()).await {
+        let why = match tokio::time::timeout(SILENCE, clock::ask(&shared)).await {
             Ok(Ok(_)) => None,
             Ok(Err(fault)) => Some(words(&fault)),
             Err(_) => Some(format!("it has not answered for {} s", SILENCE.as_secs())),

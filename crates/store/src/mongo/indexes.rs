@@ -63,6 +63,11 @@ pub(super) fn by_seq() -> Document {
     doc! { "topic": 1, "seq": 1 }
 }
 
+/// The index of times.
+pub(super) fn by_ts() -> Document {
+    doc! { "topic": 1, "ts": 1, "id": 1 }
+}
+
 /// The indexes of the seed, and those that the hub's own questions need.
 fn wanted() -> Vec<IndexModel> {
     let index = |keys: Document, options: IndexOptions| IndexModel::builder().keys(keys).options(options).build();
@@ -78,7 +83,7 @@ fn wanted() -> Vec<IndexModel> {
     vec![
         index(by_seq(), unique()),
         index(doc! { "id": 1 }, unique()),
-        index(doc! { "topic": 1, "ts": 1, "id": 1 }, plain()),
+        index(by_ts(), plain()),
         index(doc! { "topic": 1, "key": 1, "ts": -1 }, named("promethean_topic_key_ts", with_key())),
         index(doc! { "topic": 1, "key": 1, "seq": -1 }, with_key()),
         index(doc! { "headers.correlationId": 1 }, named("promethean_correlation", sparse())),

@@ -175,18 +175,56 @@ async fn compact(shared: &Shared, topic: &Topic, compaction: Compaction, now: Mi
         let mut keys: Vec<&str> = found.iter().filter_map(|document| document.get_str("key").ok()).collect();
         keys.sort_unstable();
         keys.dedup();
-        for key in keys {
-            superseded(shared, topic, key).await?;
-        }
+        superseded_by(shared, topic, &keys).await?;
         let last = found.last().and_then(|document| unsigned(document.get("seq").ok().flatten()));
-        from_seq = if found.len() < PIECE { end + 1 } else { last.unwrap_or(end) + 1 };
+        let looked = if found.len() < PIECE { end } else { last.unwrap_or(end) };
+        // After each piece, so that a round that is cut short need not begin anew.
+        mark(shared, topic, looked).await?;
+        from_seq = looked + 1;
     }
-    expired(shared, topic, compaction, now).await?;
-    if end > done {
-        let trims = shared.database.collection::<Document>(TRIMS);
-        let mark = doc! { "$max": { "compacted": signed(end) } };
-        let marked = trims.update_one(doc! { "_id": topic.as_str() }, mark).upsert(true);
-        limited(marked).await.map_err(|fault| Error::Refused(words(&fault)))?;
+    expired(shared, topic, compaction, now).await
+}
+
+/// Remembers that a topic is compacted up to a seq.
+async fn mark(shared: &Shared, topic: &Topic, compacted: Seq) -> Result<()> {
+    let trims = shared.database.collection::<Document>(TRIMS);
+    let mark = doc! { "$max": { "compacted": signed(compacted) } };
+    let marked = trims.update_one(doc! { "_id": topic.as_str() }, mark).upsert(true);
+    limited(marked).await.map(drop).map_err(|fault| Error::Refused(words(&fault)))
+}
+
+/// Removes all events of these keys, which ascend, but the last of each: those of many keys together.
+async fn superseded_by(shared: &Shared, topic: &Topic, keys: &[&str]) -> Result<()> {
+    let (most, mut rest) = (4 * PIECE, keys);
+    while !rest.is_empty() {
+        let filter = doc! { "topic": topic.as_str(), "key": { "$in": rest } };
+        let mut wanted = fields();
+        wanted.insert("key", 1);
+        let sort = doc! { "topic": 1, "key": 1, "seq": -1 };
+        let there = shared.find_by(by_key(), filter, sort, most, Some(wanted)).await?;
+        let known = there.iter().filter_map(|document| Some((document.get_str("key").ok()?, entry(document)?)));
+        // Of the last key there may be older events than these: it has a turn of its own.
+        let cut =
+            (there.len() == most).then(|| there.last().and_then(|document| document.get_str("key").ok())).flatten();
+        let (mut latest, mut old) = (None, Vec::new());
+        for (key, entry) in known.filter(|(key, _)| Some(*key) != cut) {
+            if latest.replace(key) == Some(key) {
+                old.push((key, entry));
+            }
+        }
+        old.sort_unstable_by_key(|(_, entry)| entry.seq);
+        let (names, old): (Vec<_>, Vec<_>) = old.into_iter().unzip();
+        for (names, piece) in names.chunks(PIECE).zip(old.chunks(PIECE)) {
+            // Another hub has removed some of them: then nothing was.
+            if !remove(shared, topic, piece, Why::Compaction).await? {
+                for key in names {
+                    superseded(shared, topic, key).await?;
+                }
+            }
+        }
+        let Some(cut) = cut else { return Ok(()) };
+        superseded(shared, topic, cut).await?;
+        rest = &rest[rest.partition_point(|key| *key <= cut)..];
     }
     Ok(())
 }

@@ -14,6 +14,7 @@
 //! (queue → `plan.rs` → `transaction.rs`) → `follow.rs` (wake-up) → `read.rs`, `keys.rs`; `groups.rs`; `maintain.rs`.
 
 mod append;
+mod clock;
 mod cluster;
 mod connect;
 mod document;
@@ -50,6 +51,7 @@ use crate::{
     Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use append::Appends;
+use clock::Clock;
 pub use cluster::Cluster;
 pub use connect::{MINIMUM_VERSION, OpenError};
 pub use import::Target;
@@ -95,6 +97,7 @@ struct Shared {
     /// What the server calls this process's connections.
     app: String,
     tails: Tails,
+    clock: Clock,
     seen: Seen,
     appends: Appends,
     closed: AtomicBool,
@@ -140,11 +143,13 @@ impl Mongo {
             database,
             app,
             tails: Tails::new(),
+            clock: Clock::default(),
             seen: Seen::default(),
             appends: Appends::new(),
             closed: AtomicBool::new(false),
             away: Mutex::new(None),
         });
+        fault::limited(clock::ask(&shared)).await.map_err(|fault| connect::refusal(&fault, &name))?;
         let stream = follow::stream(&shared).await.map_err(|fault| connect::refusal(&fault, &name))?;
         follow::look(&shared).await.map_err(|fault| connect::refusal(&fault, &name))?;
         let weak = || Arc::downgrade(&shared);
@@ -175,7 +180,7 @@ async fn keep_within_bounds(shared: std::sync::Weak<Shared>, interval: Duration)
         let part = fault::random() % 500;
         tokio::time::sleep(interval.mul_f64(0.75 + part as f64 / 1_000.0)).await;
         let Some(shared) = shared.upgrade() else { return };
-        if let Err(error) = maintain::maintain(&shared, Millis::now()).await {
+        if let Err(error) = maintain::maintain(&shared, shared.clock.now()).await {
             tracing::warn!(%error, "retention and compaction wait for the next time");
         }
     }

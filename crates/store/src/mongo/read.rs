@@ -8,7 +8,7 @@ use promethean_event::{Event, EventId, Millis, Seq, Topic};
 
 use super::document::{decode, signed, unsigned};
 use super::fault::patiently;
-use super::indexes::by_seq;
+use super::indexes::{by_seq, by_ts};
 use super::{COUNTERS, EVENTS, Shared, TRIMS};
 use crate::{Error, Place, ReadMax, Result, Seek, Start, TopicInfo};
 
@@ -167,15 +167,26 @@ pub(super) async fn seek(shared: &Shared, topic: &Topic, to: Seek) -> Result<Opt
 /// before it are looked at, in windows that each end well within a request's time, however long the topic is. What
 /// retention and compaction have taken is passed over.
 async fn first_at(shared: &Shared, topic: &Topic, ts: Millis, end: Seq) -> Result<Option<Seq>> {
+    let mut end = end;
+    let at_or_after = doc! { "topic": topic.as_str(), "ts": { "$gte": signed(ts.0) } };
+    let fields = || Some(doc! { "_id": 0, "seq": 1 });
+    let number = |document: &RawDocumentBuf| unsigned(document.get("seq").ok().flatten());
+    // The usual time is a recent one: what is at it or after it is little, and the first of that by seq is the answer.
+    let late = shared.find_by(Some(by_ts()), at_or_after, doc! { "ts": 1, "id": 1 }, PIECE, fields()).await?;
+    let first = late.iter().filter_map(number).min();
+    if late.len() < PIECE {
+        return Ok(first.filter(|first| *first <= end));
+    }
+    // Of an early time, one of the first by time says up to where to look.
+    end = first.map_or(end, |first| first.min(end));
     let mut next = 0;
     while let Some(first) = shared.seq_from(topic, next).await?.filter(|first| *first <= end) {
         next = first + WINDOW.min(end - first + 1);
         let filter = doc! {
             "topic": topic.as_str(), "seq": { "$gte": signed(first), "$lt": signed(next) }, "ts": { "$gte": signed(ts.0) },
         };
-        let fields = doc! { "_id": 0, "seq": 1 };
-        let found = shared.find_by(Some(by_seq()), filter, doc! { "seq": 1 }, 1, Some(fields)).await?;
-        if let Some(seq) = found.first().and_then(|document| unsigned(document.get("seq").ok().flatten())) {
+        let found = shared.find_by(Some(by_seq()), filter, doc! { "seq": 1 }, 1, fields()).await?;
+        if let Some(seq) = found.first().and_then(number) {
             return Ok(Some(seq));
         }
     }
