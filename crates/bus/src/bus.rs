@@ -10,13 +10,14 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use promethean_event::{
-    Code, Cursor, Draft, EventId, From, Group, IdMaker, Invalid, Limits, Millis, Selector, SubscribeOptions, Topic,
-    payload_of,
+    Code, Cursor, Draft, EventId, From, Group, IdMaker, Invalid, Limits, Millis, NewEvent, Selector, SubscribeOptions,
+    Topic, payload_of,
 };
 use promethean_store::{Error as StoreError, Start, Store};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
+use crate::bounds::{Bounded, Bounds};
 use crate::clock::Clock;
 use crate::inbox::{Inbox, SubscriptionId};
 use crate::metrics::Metrics;
@@ -37,11 +38,13 @@ pub struct BusOptions {
     pub limits: Limits,
     /// Most topics and groups that are counted by name.
     pub max_series: usize,
+    /// Most topics, groups and patterns.
+    pub bounds: Bounds,
 }
 
 impl Default for BusOptions {
     fn default() -> Self {
-        Self { limits: Limits::default(), max_series: 10_000 }
+        Self { limits: Limits::default(), max_series: 10_000, bounds: Bounds::default() }
     }
 }
 
@@ -77,6 +80,7 @@ pub(crate) struct Core {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) cluster: Option<Cluster>,
     pub(crate) patterns: Patterns,
+    pub(crate) bounded: Bounded,
     pub(crate) pulls: Pulls,
     pub(crate) appending: Appending,
     pub(crate) remembered: Remembered,
@@ -119,6 +123,7 @@ impl Bus {
             store,
             cluster,
             patterns: Patterns::default(),
+            bounded: Bounded::new(options.bounds),
             pulls: Pulls::default(),
             appending: Appending::default(),
             remembered: Remembered::default(),
@@ -167,13 +172,28 @@ impl Bus {
     /// Appends a burst: one answer for each unit that was added, in order, which says what became of that unit.
     /// **Returned ⇒ durable.**
     pub async fn commit(&self, burst: Burst<'_>) -> Vec<Result<Placed, Error>> {
-        let (events, units) = burst.finish();
+        let (mut events, units) = burst.finish();
         if self.core.draining.load(Ordering::Acquire) {
             return vec![Err(Error::shutting_down()); units];
         }
         if events.is_empty() {
             return Vec::new();
         }
+        let refused = self.core.refused_topics(&events);
+        let on_refused = events.iter().filter(|event| refused.contains(&event.topic));
+        let refused: HashSet<u32> = on_refused.map(|event| event.unit).collect();
+        if !refused.is_empty() {
+            events.retain(|event| !refused.contains(&event.unit));
+        }
+        let mut answers = self.append(events, units).await;
+        for (unit, answer) in (0..).zip(&mut answers).filter(|(unit, _)| refused.contains(unit)) {
+            let _: u32 = unit;
+            *answer = Err(self.core.too_many_topics());
+        }
+        answers
+    }
+
+    async fn append(&self, events: Vec<NewEvent>, units: usize) -> Vec<Result<Placed, Error>> {
         let of: Vec<u32> = events.iter().map(|event| event.unit).collect();
         let runs = events.chunk_by(|one, next| one.topic == next.topic);
         let runs: Vec<(Topic, usize)> = runs.map(|run| (run[0].topic.clone(), run.len())).collect();

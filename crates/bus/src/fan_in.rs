@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use promethean_event::{Cursor, From, Selector, Topic};
+use promethean_event::{Code, Cursor, From, Selector, Topic};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -164,6 +164,11 @@ async fn join_new(inner: &Weak<Inner>, created: u64, tails: &mut JoinSet<()>) ->
             (true, from) => from,
         };
         if let Err(error) = join(&inner, &topic, from, tails).await {
+            if error.code == Code::LimitReached {
+                // The topics that it has joined are served; the next new topic asks again.
+                tracing::debug!(%topic, %error, "a pattern subscription leaves out a topic");
+                break;
+            }
             tracing::error!(%topic, %error, "a pattern subscription cannot join the topic");
             inner.subscriber.end(error);
         }

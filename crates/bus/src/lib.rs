@@ -24,6 +24,7 @@
 //! # }) }
 //! ```
 
+mod bounds;
 mod burst;
 mod bus;
 mod clock;
@@ -49,6 +50,7 @@ mod subscription;
 mod tail;
 mod typed;
 
+pub use bounds::{Bounds, Usage};
 pub use burst::{Burst, Placed, Published};
 pub use bus::{Bus, BusOptions, Request, TopicGate};
 pub use compaction::{COMPACTOR_GROUP, Compacted, Compactor, run_compactors};

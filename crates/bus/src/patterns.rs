@@ -135,10 +135,14 @@ impl Core {
     /// Lets groups begin at the first event, where they have no place yet. One that cannot be saved is not the
     /// publisher's fault: the subscription joins by itself, and is told.
     async fn begin_on(&self, places: &BTreeSet<Place>) {
-        let begun = GroupState::begun(self.wall());
+        if places.is_empty() {
+            return;
+        }
+        let (begun, room) = (GroupState::begun(self.wall()), self.room_for_groups(places.len()));
         let begin = |(topic, group)| self.store.compare_and_set(topic, group, 0, begun.clone());
-        let saves = join_all(places.iter().map(|(topic, group)| begin((topic, group)))).await;
-        for ((topic, group), saved) in places.iter().zip(saves) {
+        let places = || places.iter().take(room);
+        let saves = join_all(places().map(|(topic, group)| begin((topic, group)))).await;
+        for ((topic, group), saved) in places().zip(saves) {
             match saved {
                 Ok(Saved::Yes(_) | Saved::Conflict) => {}
                 Err(error) => tracing::debug!(%topic, %group, %error, "no place yet on a new topic"),

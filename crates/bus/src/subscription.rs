@@ -11,6 +11,7 @@ use promethean_event::{Code, Cursor, Event, EventId, From, Group, Identified, Se
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::bounds::CountedPatterns;
 use crate::bus::{Core, Request, TopicGate};
 use crate::group::{Answer, MemberOptions, Policy, Receipt};
 use crate::inbox::{Given, Inbox, SubscriptionId};
@@ -41,6 +42,8 @@ pub(crate) struct Inner {
     pub(crate) joined: Mutex<Joined>,
     /// The gate may let more through than before.
     pub(crate) look_again: Arc<Notify>,
+    /// Counts its patterns while it lives.
+    _patterns: CountedPatterns,
 }
 
 /// The indexes of ids, by the topic that they are on.
@@ -70,6 +73,7 @@ impl Membership {
                 selectors.push(selector.clone());
             }
         }
+        let counted = CountedPatterns::admit(core, &selectors)?;
         let shared = selectors.len() > 1 || matches!(selectors[0], Selector::Pattern(_));
         let resume = options.resume.as_deref().map(Resume::parse).transpose()?;
         let is_state = resume.as_ref().map_or(options.from == From::Snapshot, Resume::is_state);
@@ -90,6 +94,7 @@ impl Membership {
             resume,
             joined: Mutex::default(),
             look_again: Arc::default(),
+            _patterns: counted,
         });
         // From here on, an early return or a cancellation drops the membership, which leaves whatever was joined.
         let mut membership = Self { inner, tasks: JoinSet::new() };

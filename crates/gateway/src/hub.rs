@@ -88,6 +88,8 @@ pub struct EdgeConfig {
     pub caps: Caps,
     /// Most subscriptions of one connection.
     pub max_subscriptions: usize,
+    /// Most patterns of all subscriptions of one connection.
+    pub max_connection_patterns: usize,
     /// Most label sets of the metrics; what is over is counted under `_other`.
     pub metrics_max_series: usize,
     /// True if `/metrics` needs no token.
@@ -115,6 +117,7 @@ impl Default for EdgeConfig {
             max_connection_bytes: 8 * 1024 * 1024,
             caps: Caps::default(),
             max_subscriptions: 1_000,
+            max_connection_patterns: 1_000,
             metrics_max_series: 10_000,
             metrics_public: false,
             auth_deadline: Duration::from_secs(10),

@@ -147,6 +147,7 @@ async fn scrape(hub: &Arc<Hub>) -> Scrape {
         outbox_errors: hub.gauges.outbox_errors.load(Relaxed),
         spans_dropped: hub.tracer.as_ref().map_or(0, |tracer| tracer.dropped()),
         store_refused: hub.bus.store().refused(),
+        usage: hub.bus.usage(),
         process: process::read(),
     }
 }

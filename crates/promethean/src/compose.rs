@@ -137,6 +137,7 @@ pub(crate) async fn hub(config: &Config, opened: &Opened, ws: SocketAddr) -> Res
     let options = BusOptions {
         limits: Limits { max_event_bytes: config.edge.max_event_bytes },
         max_series: config.edge.metrics_max_series,
+        bounds: config.bounds,
     };
     let mut auth = config.auth.clone();
     let store = Arc::clone(&opened.store);

@@ -39,6 +39,15 @@ pub use snapshots::SnapshotTargets;
 /// What an engine's operations return: a boxed future, so that engines can be named at run time only.
 pub type Pending<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
+/// The number of topics and groups of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Topics, also those without events.
+    pub topics: usize,
+    /// Groups over all topics.
+    pub groups: usize,
+}
+
 /// An engine: both contracts over one place.
 pub trait Store: EventLog + GroupStore {
     /// The engine's name, as the start-up line has it.
@@ -54,6 +63,11 @@ pub trait Store: EventLog + GroupStore {
             names.dedup();
             Ok(names)
         })
+    }
+
+    /// Returns the number of topics and groups, from memory. An engine that does not count says 0.
+    fn counts(&self) -> Counts {
+        Counts::default()
     }
 
     /// Events that were refused since the start because the disk had no room for them.

@@ -353,6 +353,7 @@ impl Runner {
                 break;
             }
             let Some(from) = from else { return Ok(false) };
+            self.core.admit_group(&self.group)?;
             let (state, snapshot) = self.first_state(from).await?;
             let saved = store.compare_and_set(&self.topic, &self.group, self.version, state.clone()).await;
             match saved.map_err(|error| Error::group(&error))? {

@@ -3,6 +3,7 @@
 use std::fmt::Error;
 use std::sync::atomic::Ordering::Relaxed;
 
+use promethean_bus::Usage;
 use promethean_bus::metrics::{BUCKETS_MS, GroupMetrics};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
@@ -38,6 +39,7 @@ pub(super) struct Scrape {
     pub(super) outbox_errors: u64,
     pub(super) spans_dropped: u64,
     pub(super) store_refused: u64,
+    pub(super) usage: [Usage; 3],
     pub(super) process: Process,
 }
 
@@ -142,6 +144,10 @@ impl Collector for Scrape {
         counter(out, "outbox_sent", "Rows of the outbox published by this hub", self.outbox_sent)?;
         counter(out, "outbox_errors", "Tries to publish a row of the outbox that failed", self.outbox_errors)?;
         counter(out, "store_refused", "Events refused because the disk had no room", self.store_refused)?;
+        for Usage { kind, used, max } in self.usage {
+            gauge(out, &format!("hub_{kind}"), &format!("The {kind} of the hub"), used as u64)?;
+            gauge(out, &format!("hub_{kind}_max"), &format!("The most {kind} of the hub (max_{kind})"), max as u64)?;
+        }
         counter(out, "otel_spans_dropped", "Spans that did not reach the collector", self.spans_dropped)?;
         let build = [("version", env!("CARGO_PKG_VERSION")), ("store", self.store)];
         gauges(out, "promethean_build_info", "What this hub is", std::iter::once((build, 1)))?;

@@ -2,6 +2,7 @@
 
 mod asyncapi;
 mod audit;
+mod bounds;
 mod buffers;
 mod caps;
 mod harness;

@@ -14,6 +14,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use promethean_bus::Bounds;
 use promethean_event::{Topic, limits};
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
 use promethean_gateway::limits::Rate;
@@ -74,6 +75,7 @@ pub(crate) struct Config {
     /// Where other hubs reach this one.
     pub(crate) advertise: Option<String>,
     pub(crate) edge: EdgeConfig,
+    pub(crate) bounds: Bounds,
     pub(crate) max_connections: usize,
     pub(crate) conn_rate: Option<Rate>,
     pub(crate) topic_rate: Option<Rate>,
@@ -123,6 +125,7 @@ impl Config {
             max_connection_bytes: read.size("max_connection_bytes")?,
             caps: read.caps()?,
             max_subscriptions: read.count("max_subscriptions")?,
+            max_connection_patterns: read.count("max_connection_patterns")?,
             metrics_max_series: read.count("metrics_max_series")?,
             metrics_public: read.yes("metrics_public")?,
             ..EdgeConfig::default()
@@ -149,6 +152,11 @@ impl Config {
             advertise,
             edge,
             max_connections: read.count("max_connections")?,
+            bounds: Bounds {
+                topics: read.count("max_topics")?,
+                groups: read.count("max_groups")?,
+                patterns: read.count("max_patterns")?,
+            },
             conn_rate: read.rate("conn_rate", "conn_burst")?,
             topic_rate: read.rate("topic_rate", "topic_burst")?,
             log: read.text("log").unwrap_or("info").to_owned(),

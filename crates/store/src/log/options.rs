@@ -87,10 +87,6 @@ pub struct Options {
     pub pin_for: Duration,
     /// How long a snapshot may keep one view of the index; then a round of maintenance takes it away.
     pub view_for: Duration,
-    /// Most topics; over it, an event of a new topic is refused.
-    pub max_topics: usize,
-    /// Most groups over all topics; over it, a new one is refused.
-    pub max_groups: usize,
     /// Most files that the engine keeps open; at least [`Options::MIN_OPEN_FILES`].
     pub open_files: usize,
     /// Where the files are.
@@ -116,8 +112,6 @@ impl Options {
             maintenance: Some(Duration::from_secs(60)),
             pin_for: crate::pins::LONGEST,
             view_for: Duration::from_secs(30),
-            max_topics: 100_000,
-            max_groups: 1_000_000,
             open_files: 512,
             disk: Arc::new(Real),
         }

@@ -43,6 +43,8 @@ pub(super) struct Counters {
     pub(super) flushed_bytes: AtomicU64,
     pub(super) waits: AtomicU64,
     pub(super) refused: AtomicU64,
+    /// Groups that there are.
+    pub(super) groups: AtomicU64,
 }
 
 impl Counters {

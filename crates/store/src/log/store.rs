@@ -1,6 +1,7 @@
 //! The contracts, on the embedded engine.
 
 use std::future::{Future, ready};
+use std::sync::atomic::Ordering;
 
 use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
 use tokio::sync::{oneshot, watch};
@@ -13,8 +14,8 @@ use crate::log::guarded;
 use crate::log::shared::Shared;
 use crate::log::stop;
 use crate::{
-    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
-    Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Counts, Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place,
+    ReadMax, Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
 /// Most bytes of the saves of one frame, unless a single one is larger.
@@ -298,6 +299,14 @@ impl GroupStore for Log {
 impl Store for Log {
     fn name(&self) -> &'static str {
         "log"
+    }
+
+    fn counts(&self) -> Counts {
+        let groups = self.shared.counters.groups.load(Ordering::Relaxed);
+        Counts {
+            topics: self.shared.topics.read().by_number.len(),
+            groups: usize::try_from(groups).unwrap_or(usize::MAX),
+        }
     }
 
     fn refused(&self) -> u64 {

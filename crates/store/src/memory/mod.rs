@@ -19,8 +19,8 @@ use tokio::sync::watch;
 
 use crate::pins::{LONGEST, Pins};
 use crate::{
-    Appended, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
-    Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Appended, Counts, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place,
+    ReadMax, Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use ids::Ids;
 use topic::TopicLog;
@@ -43,6 +43,7 @@ struct State {
     logs: Vec<TopicLog>,
     ids: Ids,
     groups: BTreeMap<Topic, BTreeMap<Group, (GroupState, Version)>>,
+    group_count: usize,
     /// Topics without a log that are watched.
     awaited: HashMap<Topic, watch::Sender<Tail>, RandomState>,
     settings: HashMap<Topic, TopicSettings, RandomState>,
@@ -107,7 +108,8 @@ impl State {
         if now != expected {
             return Saved::Conflict;
         }
-        self.groups.entry(topic).or_default().insert(group, (state, expected + 1));
+        let old = self.groups.entry(topic).or_default().insert(group, (state, expected + 1));
+        self.group_count += usize::from(old.is_none());
         Saved::Yes(expected + 1)
     }
 
@@ -361,6 +363,7 @@ impl GroupStore for Memory {
         self.with(|state| {
             let Some(of_topic) = state.groups.get_mut(topic) else { return false };
             let there = of_topic.remove(group).is_some();
+            state.group_count -= usize::from(there);
             if of_topic.is_empty() {
                 state.groups.remove(topic);
             }
@@ -372,6 +375,11 @@ impl GroupStore for Memory {
 impl Store for Memory {
     fn name(&self) -> &'static str {
         "memory"
+    }
+
+    fn counts(&self) -> Counts {
+        let state = self.state.lock();
+        Counts { topics: state.logs.len(), groups: state.group_count }
     }
 
     fn close(&self) -> Pending<'_, ()> {

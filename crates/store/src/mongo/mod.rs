@@ -47,8 +47,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::{
-    Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax, Result, Save,
-    Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Counts, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax, Result,
+    Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use append::Appends;
 use clock::Clock;
@@ -103,6 +103,8 @@ struct Shared {
     closed: AtomicBool,
     /// Why MongoDB does not answer, while it does not.
     away: Mutex<Option<String>>,
+    /// Topics and groups, as of the last look.
+    counted: Mutex<Counts>,
 }
 
 impl Shared {
@@ -148,6 +150,7 @@ impl Mongo {
             appends: Appends::new(),
             closed: AtomicBool::new(false),
             away: Mutex::new(None),
+            counted: Mutex::default(),
         });
         fault::limited(clock::ask(&shared)).await.map_err(|fault| connect::refusal(&fault, &name))?;
         let stream = follow::stream(&shared).await.map_err(|fault| connect::refusal(&fault, &name))?;
@@ -156,6 +159,7 @@ impl Mongo {
         let mut tasks = vec![
             tokio::spawn(follow::follow(weak(), Some(stream))).abort_handle(),
             tokio::spawn(follow::pulse(weak())).abort_handle(),
+            tokio::spawn(keep_counts(weak())).abort_handle(),
         ];
         if let Some(interval) = options.maintenance {
             tasks.push(tokio::spawn(keep_within_bounds(weak(), interval)).abort_handle());
@@ -183,6 +187,21 @@ async fn keep_within_bounds(shared: std::sync::Weak<Shared>, interval: Duration)
         if let Err(error) = maintain::maintain(&shared, shared.clock.now()).await {
             tracing::warn!(%error, "retention and compaction wait for the next time");
         }
+    }
+}
+
+/// Counts topics and groups from time to time, by what the collections know of their size.
+async fn keep_counts(shared: std::sync::Weak<Shared>) {
+    const EVERY: Duration = Duration::from_secs(10);
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        let count = async |name| shared.database.collection::<Document>(name).estimated_document_count().await;
+        if let (Ok(topics), Ok(groups)) = (count(COUNTERS).await, count(CURSORS).await) {
+            let whole = |count| usize::try_from(count).unwrap_or(usize::MAX);
+            *shared.counted.lock() = Counts { topics: whole(topics), groups: whole(groups) };
+        }
+        drop(shared);
+        tokio::time::sleep(EVERY).await;
     }
 }
 
@@ -300,6 +319,10 @@ impl GroupStore for Mongo {
 impl Store for Mongo {
     fn name(&self) -> &'static str {
         "mongo"
+    }
+
+    fn counts(&self) -> Counts {
+        *self.shared.counted.lock()
     }
 
     fn close(&self) -> Pending<'_, ()> {

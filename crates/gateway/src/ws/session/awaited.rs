@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::core::Core;
 use super::pace::Pace;
-use super::subscriptions::About;
+use super::subscriptions::{About, patterns_of};
 use crate::auth::{Action, Identity, Policy, Refusal};
 use crate::cluster::Asked;
 use crate::rejection::Rejection;
@@ -54,6 +54,14 @@ impl<'h> Core<'h> {
             let rejection = Rejection::forbidden(Action::Subscribe, forbidden.as_str());
             return self.refuse(Op::Subscribe, corr, rejection);
         }
+        let patterns = patterns_of(&selectors);
+        let most = self.hub.config.max_connection_patterns;
+        if patterns > 0 && identity.relay.is_none() && self.subscriptions.patterns() + patterns > most {
+            let message = format!(
+                "a connection may have at most {most} patterns (max_connection_patterns); subscribe to wider ones, or use another connection"
+            );
+            return self.refuse(Op::Subscribe, corr, Rejection::new(Code::LimitReached, message));
+        }
         let warnings = match identity.relay {
             None => self.hub.config.caps.apply(named, &mut options),
             // Another hub has applied its own.
@@ -61,8 +69,7 @@ impl<'h> Core<'h> {
         };
         // A quiet connection gets no OK without a mark.
         let corr = if corr.is_some() || !self.quiet { Corr::and_warnings(corr, warnings) } else { corr };
-        let patterns = selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_)));
-        let gate = patterns.then(|| self.gate(group.clone()));
+        let gate = (patterns > 0).then(|| self.gate(group.clone()));
         let max_in_flight = options.max_in_flight;
         let about = About {
             topic: topic.into(),

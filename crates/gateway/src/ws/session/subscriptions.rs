@@ -32,6 +32,11 @@ pub(super) struct About {
     pub(super) max_in_flight: usize,
 }
 
+/// Counts the patterns among the selectors.
+pub(super) fn patterns_of(selectors: &[Selector]) -> usize {
+    selectors.iter().filter(|selector| matches!(selector, Selector::Pattern(_))).count()
+}
+
 /// The subscriptions of a connection. Bounded by `max_subscriptions`.
 #[derive(Default)]
 pub(super) struct Subscriptions {
@@ -44,6 +49,11 @@ pub(super) struct Subscriptions {
 impl Subscriptions {
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    /// Counts the patterns that they name.
+    pub(super) fn patterns(&self) -> usize {
+        self.by_id.values().map(|one| patterns_of(&one.about.selectors)).sum()
     }
 
     /// True if one of them may hold events that the bus has to take back: an ephemeral tail, and a pattern that no

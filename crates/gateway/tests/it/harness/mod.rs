@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
-use promethean_bus::{Bus, BusOptions, Limits};
+use promethean_bus::{Bounds, Bus, BusOptions, Limits};
 use promethean_event::{Event, Millis, Topic};
 use promethean_gateway::audit::Audit;
 use promethean_gateway::auth::{AuthConfig, Authenticator, Secret};
@@ -39,6 +39,7 @@ pub(crate) struct Setup {
     pub(crate) quotas: Quotas,
     pub(crate) edge: EdgeConfig,
     pub(crate) audit: Audit,
+    pub(crate) bounds: Bounds,
     /// The engine; the memory one if left out.
     pub(crate) store: Option<Arc<dyn Store>>,
 }
@@ -60,6 +61,7 @@ impl Setup {
         let options = BusOptions {
             limits: Limits { max_event_bytes: self.edge.max_event_bytes },
             max_series: self.edge.metrics_max_series,
+            bounds: self.bounds,
         };
         let bus = Bus::new(self.store.unwrap_or_else(|| Arc::new(Memory::new())), options);
         let auth = Authenticator::new(&self.auth).expect("a configuration");

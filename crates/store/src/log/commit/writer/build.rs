@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
@@ -42,22 +43,23 @@ pub(super) struct Builder {
     topics: Vec<Writing>,
     names: HashMap<Topic, usize, RandomState>,
     version: Version,
-    groups: usize,
 }
 
 impl Builder {
     pub(super) fn new(shared: Arc<Shared>, unseen: Arc<Mutex<Unseen>>, version: Version) -> Self {
         let states = shared.topics.read().by_number.clone();
-        let mut builder = Self { shared, unseen, topics: Vec::new(), names: HashMap::default(), version, groups: 0 };
+        let mut builder = Self { shared, unseen, topics: Vec::new(), names: HashMap::default(), version };
+        let mut all_groups = 0;
         for state in states {
             let (last_seq, groups) = {
                 let inner = state.inner.lock();
                 (inner.last_seq, inner.groups.len())
             };
-            builder.groups += groups;
+            all_groups += groups as u64;
             // What recovery replayed from this journal file counts as changed in it.
             builder.add(state, last_seq);
         }
+        builder.shared.counters.groups.store(all_groups, Relaxed);
         builder
     }
 
@@ -97,7 +99,7 @@ impl Builder {
                     self.version += 1;
                     let number = self.topics[topic].state.number;
                     entry::put_forget(&mut frame.bytes, number, &group, self.version);
-                    self.groups -= 1;
+                    self.shared.counters.groups.fetch_sub(1, Relaxed);
                     self.change_group(topic, group, None, frame);
                 }
                 frame.answers.push(Answer::Forget(reply, there.is_some()));
@@ -137,30 +139,13 @@ impl Builder {
         if let Some(&topic) = self.names.get(name) {
             return Ok(topic);
         }
-        if self.topics.len() >= self.shared.options.max_topics {
-            return Err(self.too_many_topics());
-        }
         let state = self.shared.topics.write().add(&TopicEntry::new(name.clone()));
         entry::put_topic(&mut frame.bytes, state.number, name);
         self.add(state, 0);
         Ok(self.topics.len() - 1)
     }
 
-    fn too_many_topics(&self) -> Error {
-        let limit = self.shared.options.max_topics;
-        Error::Refused(format!("there are {limit} topics already; raise max_topics for more"))
-    }
-
     fn append(&mut self, events: Vec<NewEvent>, frame: &mut Frame) -> Result<Vec<Outcome>> {
-        if self.topics.len() + events.len() > self.shared.options.max_topics {
-            // All or none: find out before anything is numbered.
-            let mut fresh: Vec<_> = events.iter().map(|e| &e.topic).filter(|t| !self.names.contains_key(*t)).collect();
-            fresh.sort_unstable();
-            fresh.dedup();
-            if self.topics.len() + fresh.len() > self.shared.options.max_topics {
-                return Err(self.too_many_topics());
-            }
-        }
         if events.iter().all(|event| event.origin == IdOrigin::Hub) {
             return events.into_iter().map(|event| self.number(event, frame)).collect();
         }
@@ -303,14 +288,10 @@ impl Builder {
         if now.unwrap_or(0) != expected {
             return Ok(Saved::Conflict);
         }
-        let limit = self.shared.options.max_groups;
-        if now.is_none() && self.groups >= limit {
-            return Err(Error::Refused(format!("there are {limit} groups already; raise max_groups for more")));
-        }
         let topic = self.topic(&topic, frame)?;
         self.version += 1;
         entry::put_save(&mut frame.bytes, self.topics[topic].state.number, &group, self.version, &state);
-        self.groups += usize::from(now.is_none());
+        self.shared.counters.groups.fetch_add(u64::from(now.is_none()), Relaxed);
         self.change_group(topic, group, Some(Bytes::from(state)), frame);
         Ok(Saved::Yes(self.version))
     }
