@@ -536,7 +536,7 @@ async fn a_redrive_goes_to_the_group_that_failed_and_says_what_is_gone() {
     give_up(&hub, "t", "g", &["boom", "bang"]).await;
     let first = hub.stored("t").await[0].id;
     hub.hub.bus.store().trim(&topic("t"), 2).await.expect("trimmed");
-    let ask = async |path: &str, body: &str| hub.post(path, body).await.ok();
+    let ask = async |path: &'static str, body: &'static str| hub.post(path, body).await.ok();
     let planned = json!({ "redriven": 1, "remaining": 1, "gone": 1, "dryRun": true });
     assert_eq!(ask("/dlq/redrive?topic=t&dryRun=1", "").await, planned);
     assert_eq!(ask("/dlq/redrive?topic=t", r#"{"dryRun":true}"#).await, planned);
