@@ -134,7 +134,7 @@ async fn consume(client: &Client, group: &str, seen: Arc<Mutex<Seen>>) -> promet
             tokio::time::sleep(Duration::from_millis(delivery.event().seq % 10)).await;
             let mut seen = seen.lock().expect("not poisoned");
             seen.running.remove(&payload);
-            if (delivery.event().seq + u64::from(delivery.context().attempt)) % 50 == 0 {
+            if (delivery.event().seq + u64::from(delivery.context().attempt)).is_multiple_of(50) {
                 return Err("now and then");
             }
             seen.handled.insert(payload);
