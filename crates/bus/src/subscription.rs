@@ -346,8 +346,11 @@ fn out_of_reach(id: EventId) -> Error {
 pub struct Subscription {
     membership: Membership,
     inbox: Inbox,
-    wanted: Option<Box<dyn Fn(&Event) -> bool + Send + Sync>>,
+    wanted: Option<Predicate>,
 }
+
+/// Accepts the events that a subscription returns.
+type Predicate = Box<dyn Fn(&Event) -> bool + Send + Sync>;
 
 impl Subscription {
     pub(crate) fn new(membership: Membership, inbox: Inbox) -> Self {
