@@ -149,12 +149,17 @@ impl Core {
         if group.as_str().starts_with(OWN_GROUPS) {
             return Ok(());
         }
-        self.bounded.groups.admit(self.store.counts().groups + 1)
+        self.bounded.groups.admit(self.group_count() + 1)
+    }
+
+    /// Returns the number of groups, without the states that only remember a pattern.
+    fn group_count(&self) -> usize {
+        self.store.counts().groups.saturating_sub(self.remembered.known())
     }
 
     /// Returns the part of `wanted` new groups that the hub has room for.
     pub(crate) fn room_for_groups(&self, wanted: usize) -> usize {
-        let used = self.store.counts().groups;
+        let used = self.group_count();
         let room = self.bounded.groups.max.saturating_sub(used).min(wanted);
         let _ = self.bounded.groups.admit(used + room);
         room
@@ -169,7 +174,7 @@ impl Bus {
         let usage = |bound: &Bound, used| Usage { kind: bound.kind, used, max: bound.max };
         [
             usage(topics, counts.topics),
-            usage(groups, counts.groups),
+            usage(groups, self.core.group_count()),
             usage(patterns, pattern_count.load(Ordering::Relaxed)),
         ]
     }

@@ -74,8 +74,7 @@ impl<'i> Known<'i> {
             let (topic, name) = place(selector, group)?;
             let count = core.remembered.count(core, &topic).await?;
             if count.load(Ordering::Relaxed) >= MOST {
-                tracing::warn!(pattern = selector.as_str(), %group, "too many patterns are remembered; topics that \
-                    appear while the group has no subscriber start where its next SUBSCRIBE says");
+                tracing::warn!(pattern = selector.as_str(), %group, "too many patterns are remembered");
                 return Ok(());
             }
             let saved = core.store.compare_and_set(&topic, &name, 0, GroupState::begun(now)).await;
@@ -88,6 +87,11 @@ impl<'i> Known<'i> {
 }
 
 impl Remembered {
+    /// Returns their number; 0 before the first one is needed.
+    pub(crate) fn known(&self) -> usize {
+        self.count.get().map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
     async fn count(&self, core: &Core, topic: &Topic) -> Result<&AtomicUsize, Error> {
         let count = async || {
             let groups = core.store.groups(topic).await.map_err(|error| Error::group(&error))?;

@@ -197,7 +197,7 @@ async fn what_a_hub_has_put_around_events_at_the_limits_is_exported_and_imported
     let id = wire.expect("EVENT").await["event"]["id"].clone();
     wire.ok(json!({"op": "NACK", "topic": "a", "group": "g", "id": id, "reason": "\u{1}".repeat(300)})).await;
     until_there(&one, "dlq.a").await;
-    let redriven = request(one.ops, "POST", "/dlq/redrive?topic=a", &[], b"{}").await.json();
+    let redriven = request(one.ops, "POST", "/dlq/redrive?topic=a", &[], br#"{"to":"topic"}"#).await.json();
     assert_eq!(redriven["redriven"], 1, "{redriven}");
     let settings = br#"{"snapshot": true, "snapshotIntervalMs": 1000}"#;
     assert_eq!(request(one.ops, "PUT", "/settings?topic=a", &[], settings).await.status, 200);

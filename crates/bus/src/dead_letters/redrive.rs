@@ -90,8 +90,8 @@ impl Letters {
 /// What goes back of the event in a dead letter.
 #[derive(Deserialize)]
 struct Original<'a> {
-    #[serde(default)]
-    id: Option<EventId>,
+    #[serde(borrow, default)]
+    id: Option<Cow<'a, str>>,
     #[serde(default)]
     seq: Option<Seq>,
     #[serde(borrow)]
@@ -104,6 +104,13 @@ struct Original<'a> {
     headers: Headers<'a>,
     #[serde(default)]
     tags: Vec<String>,
+}
+
+impl Original<'_> {
+    /// The event's id; `None` if the letter is of another program and has no id of the hub.
+    fn event_id(&self) -> Option<EventId> {
+        self.id.as_deref().and_then(|id| EventId::parse(id).ok())
+    }
 }
 
 /// Headers in the order they were sent; of a name that comes twice, the last.
@@ -245,14 +252,16 @@ impl Bus {
             fates.push(match read(letter) {
                 _ if state.done.contains(letter.seq) => Fate::Before,
                 Ok((envelope, original)) if !wanted.fit(letter, &envelope, &original) => Fate::Stays,
-                Ok((envelope, original)) if wanted.to == RedriveTo::Group => match (original.id, original.seq) {
-                    (Some(id), Some(seq)) => {
-                        let letters = groups.entry(envelope.group.unwrap_or_default().into()).or_default();
-                        letters.push((fates.len(), Redrive { id, seq, letter: letter.seq }));
-                        Fate::Sent
+                Ok((envelope, original)) if wanted.to == RedriveTo::Group => {
+                    match (original.event_id(), original.seq) {
+                        (Some(id), Some(seq)) => {
+                            let letters = groups.entry(envelope.group.unwrap_or_default().into()).or_default();
+                            letters.push((fates.len(), Redrive { id, seq, letter: letter.seq }));
+                            Fate::Sent
+                        }
+                        _ => Fate::Gone,
                     }
-                    _ => Fate::Gone,
-                },
+                }
                 Ok((_, original)) => match burst.add(&draft(topic, letter, original)) {
                     Ok(()) => Fate::Sent,
                     Err(invalid) => Fate::Refused(invalid.into()),
