@@ -98,6 +98,17 @@ async function ask(path: string, query: Query, init: RequestInit): Promise<Respo
 
 export const get = <T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> => json(path, query, signal ? { signal } : {});
 
+/** All entries of a long list, page by page; the list is named like its path. */
+export async function list<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T[]> {
+  const all: T[] = [];
+  for (let after: string | undefined; ;) {
+    const page = await get<Record<string, unknown>>(path, { ...query, limit: 10_000, after }, signal);
+    all.push(...(page[path] as T[]));
+    if (page.next === undefined) return all;
+    after = page.next as string;
+  }
+}
+
 export const send = <T>(method: "PUT" | "POST", path: string, query: Query, body: unknown): Promise<T> =>
   json(path, query, { method, body: JSON.stringify(body) });
 

@@ -1,6 +1,6 @@
 // Asking again and again, politely: never two requests of a kind at once, none while the tab is hidden.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, onToken, type ApiError, type Query } from "./api";
+import { get, list, onToken, type ApiError, type Query } from "./api";
 import type { Samples } from "./types";
 
 export interface Polled<T> {
@@ -53,6 +53,11 @@ export function usePoll<T>(key: string, ask: (signal: AbortSignal) => Promise<T>
 
 export function useGet<T>(path: string, query: Query, ms = 2_000): Polled<T> {
   return usePoll<T>(`${path}?${JSON.stringify(query)}`, (signal) => get<T>(path, query, signal), ms);
+}
+
+/** All entries of a long list. */
+export function useList<T>(path: string, query: Query, ms = 2_000): Polled<T[]> {
+  return usePoll<T[]>(`all ${path}?${JSON.stringify(query)}`, (signal) => list<T>(path, query, signal), ms);
 }
 
 const MOST = 900;

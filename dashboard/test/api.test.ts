@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 
 vi.stubGlobal("document", { baseURI: "http://hub/" });
-const { get, request } = await import("../src/api");
+const { get, list, request } = await import("../src/api");
 
 beforeEach(() => { vi.useFakeTimers(); });
 afterEach(() => vi.useRealTimers());
@@ -31,4 +31,12 @@ it("ends when its caller does not want it any more, and leaves no timer", async 
   expect(await get("topics")).toEqual({ topics: [] });
   expect((await request("export")).ok).toBe(true);
   expect(vi.getTimerCount()).toBe(0);
+});
+
+it("reads a long list to its last page", async () => {
+  const pages: Record<string, string> = { "": '{"topics":[{"topic":"a"},{"topic":"b"}],"next":"b"}', b: '{"topics":[{"topic":"c"}]}' };
+  const asked = vi.fn(async (at: URL) => new Response(pages[at.searchParams.get("after") ?? ""]));
+  vi.stubGlobal("fetch", asked);
+  expect(await list("topics")).toEqual([{ topic: "a" }, { topic: "b" }, { topic: "c" }]);
+  expect(asked).toHaveBeenCalledTimes(2);
 });

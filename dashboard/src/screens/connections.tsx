@@ -1,7 +1,7 @@
 // Who is connected, and what they hold.
 import { useState } from "preact/hooks";
 import { bytes, count, duration } from "../format";
-import { useGet, useNow } from "../poll";
+import { useList, useNow } from "../poll";
 import { href } from "../route";
 import type { Connection } from "../types";
 import { Field, Head, Pill, Problem } from "../ui/parts";
@@ -9,9 +9,9 @@ import { Table } from "../ui/table";
 
 export function Connections({ query }: { query: Record<string, string> }) {
   const [filter, setFilter] = useState(query.id ?? "");
-  const { data, error } = useGet<{ connections: Connection[] }>("connections", {});
+  const { data, error } = useList<Connection>("connections", {});
   const now = useNow();
-  const all = data?.connections ?? [];
+  const all = data ?? [];
   const text = (x: Connection) => `${x.id} ${x.peer} ${x.sub ?? ""} ${x.subscriptions.map((s) => `${s.topic} ${s.group ?? ""}`).join(" ")}`;
   const held = (x: Connection) => x.subscriptions.reduce((sum, s) => sum + s.inflight, 0);
   const shown = all.filter((x) => text(x).includes(filter.trim()));

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { get, send, type ApiError } from "../api";
 import { status } from "../attention";
 import { count, duration, left as clock, many, rate, time } from "../format";
-import { useGet, useNow, useSamples, usePoll } from "../poll";
+import { useGet, useList, useNow, useSamples, usePoll } from "../poll";
 import { href } from "../route";
 import type { Explanation, Group, Hub, InFlight, Seek } from "../types";
 import { Chart } from "../ui/chart";
@@ -12,8 +12,8 @@ import { Table } from "../ui/table";
 
 export function Groups({ query, hub }: { query: Record<string, string>; hub: Hub | undefined }) {
   const [filter, setFilter] = useState("");
-  const { data, error, again } = useGet<{ groups: Group[] }>("groups", query.topic ? { topic: query.topic } : {}, 1_000);
-  const groups = data?.groups ?? [];
+  const { data, error, again } = useList<Group>("groups", query.topic ? { topic: query.topic } : {}, 1_000);
+  const groups = data ?? [];
   if (query.topic && query.group) {
     const group = groups.find((x) => x.group === query.group && x.topic === query.topic);
     return <One key={`${query.topic} ${query.group}`} topic={query.topic} name={query.group} group={group} hub={hub} error={error} moved={again} />;

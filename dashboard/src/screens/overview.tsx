@@ -1,7 +1,7 @@
 // How the hub is doing, at a glance.
 import { attention } from "../attention";
 import { bytes, count, duration, rate } from "../format";
-import { useGet, useSamples } from "../poll";
+import { useGet, useList, useSamples } from "../poll";
 import { href } from "../route";
 import type { Connection, DeadTopics, Group, Hub, Samples } from "../types";
 import { Chart } from "../ui/chart";
@@ -16,8 +16,8 @@ const lastOf = (column: Samples["published"]): number => column?.at(-1) ?? 0;
 
 export function Overview({ hub }: { hub: Hub | undefined }) {
   const { data: samples, error } = useSamples({});
-  const groups = useGet<{ groups: Group[] }>("groups", {}).data?.groups ?? [];
-  const connections = useGet<{ connections: Connection[] }>("connections", {}).data?.connections ?? [];
+  const groups = useList<Group>("groups", {}).data ?? [];
+  const connections = useList<Connection>("connections", {}).data ?? [];
   const dead = useGet<DeadTopics>("dlq", {}, 5_000).data?.topics ?? [];
   const notices = attention(groups, connections, hub, dead);
   const letters = dead.reduce((sum, topic) => sum + topic.letters, 0);

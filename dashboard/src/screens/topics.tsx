@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { payloadText } from "../exact";
 import { ago, bytes, count, many, preview, rate } from "../format";
-import { useGet, useNow, useSamples } from "../poll";
+import { useGet, useList, useNow, useSamples } from "../poll";
 import { href } from "../route";
 import type { Event, Group, Topic } from "../types";
 import { Chart } from "../ui/chart";
@@ -11,9 +11,9 @@ import { Table } from "../ui/table";
 
 export function Topics({ query }: { query: Record<string, string> }) {
   const [filter, setFilter] = useState("");
-  const { data, error } = useGet<{ topics: Topic[] }>("topics", {});
+  const { data, error } = useList<Topic>("topics", {});
   const now = useNow();
-  const topics = data?.topics ?? [];
+  const topics = data ?? [];
   if (query.topic) return <One name={query.topic} topic={topics.find((topic) => topic.topic === query.topic)} now={now} />;
   const shown = topics.filter((topic) => topic.topic.includes(filter.trim()));
   return (
@@ -39,7 +39,7 @@ export function Topics({ query }: { query: Record<string, string> }) {
 
 function One({ name, topic, now }: { name: string; topic: Topic | undefined; now: number }) {
   const { data: samples } = useSamples({ topic: name });
-  const groups = useGet<{ groups: Group[] }>("groups", { topic: name });
+  const groups = useList<Group>("groups", { topic: name });
   const keys = useGet<{ entries: Record<string, Event>; next?: string }>("latest-by-key", { topic: name, limit: 200 }, 5_000);
   return (
     <>
@@ -60,7 +60,7 @@ function One({ name, topic, now }: { name: string; topic: Topic | undefined; now
       <section class="panel">
         <h2>Groups</h2>
         <Problem error={groups.error} />
-        <Table label="Groups of the topic" rows={groups.data?.groups ?? []} id={(x) => x.group} empty="No group reads this topic." cols={[
+        <Table label="Groups of the topic" rows={groups.data ?? []} id={(x) => x.group} empty="No group reads this topic." cols={[
           { title: "Group", wide: true, cell: (x) => <a href={href("groups", { topic: x.topic, group: x.group })}>{x.group}</a> },
           { title: "Members", num: true, cell: (x) => x.members },
           { title: "In flight", num: true, cell: (x) => count(x.inflight) },

@@ -22,7 +22,7 @@ const OBJECTS: &[(&str, &str)] = &[
          admin: flag, disk?: Disk",
     ),
     ("Disk", "used: n, free?: n"),
-    ("Topics", "topics: [Topic]"),
+    ("Topics", "topics: [Topic], next?: text"),
     (
         "Topic",
         "topic: text, events: n, bytes: n, firstSeq: n, lastSeq: n, lastId?: id, lastTs?: n, publishRate: number, groups: n",
@@ -32,14 +32,14 @@ const OBJECTS: &[(&str, &str)] = &[
         "topic: text, partitions: n, maxAgeMs?: n, maxBytes?: n, maxEvents?: n, maxEventBytes?: n, keyPath?: text, compaction: flag, \
          tombstoneGraceMs?: n, snapshot: flag, snapshotTopic?: text, snapshotIntervalMs?: n, snapshotKeys?: [text]",
     ),
-    ("Groups", "groups: [Group]"),
+    ("Groups", "groups: [Group], next?: text"),
     (
         "Group",
         "topic: text, group: text, members: n, inflight: n, lag: n, lagMs: n, seq: n, lastId?: id, redelivered: n, \
          deadLettered: n, paused: flag",
     ),
     ("Forgotten", "topic: text, group: text, forgotten: flag"),
-    ("Connections", "connections: [Connection]"),
+    ("Connections", "connections: [Connection], next?: text"),
     ("Connection", "id: text, peer: text, sub?: text, since: n, subscriptions: [Subscription], bufferedBytes: n"),
     ("Subscription", "topic: text, group?: text, inflight: n, maxInFlight: n, paused: flag"),
     ("Cursors", "topic: text, cursors: [GroupCursor]"),

@@ -9,9 +9,11 @@ use promethean_event::{Group, Millis, Selector, Topic};
 use serde::Serialize;
 
 use super::holders::{self, Holdings};
+use super::page::Page;
 use crate::Hub;
 use crate::auth::Action;
-use crate::http::{Caller, json_body};
+use crate::http::{Caller, Query, json_body};
+use crate::rejection::Rejection;
 use crate::ws::{Connection, Held};
 
 #[derive(Serialize)]
@@ -40,11 +42,37 @@ struct Subscription {
 #[derive(Serialize)]
 struct Connections {
     connections: Vec<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
-pub(super) async fn connections(State(hub): State<Arc<Hub>>, caller: Caller) -> Response {
-    let open: Vec<_> =
-        hub.connections.list().into_iter().map(|connection| (shown(&caller, &connection), connection)).collect();
+pub(super) async fn connections(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    query: Query,
+) -> Result<Response, Rejection> {
+    let page = Page::of(&query)?;
+    // Names are numbers with a letter before: the longer one is the later one.
+    let place = |name: &str| (name.len(), name.to_owned());
+    let after = page.after.as_deref().map(place);
+    let mut open = Vec::new();
+    for connection in hub.connections.list() {
+        let name = holders::name(connection.id);
+        if after.as_ref().is_some_and(|after| place(&name) <= *after) {
+            continue;
+        }
+        let (shown, peer, sub) = (shown(&caller, &connection), connection.peer.to_string(), connection.sub());
+        let mut names = vec![&*name, &*peer, sub.as_deref().unwrap_or_default()];
+        let held = shown.iter().map(|one| &one.held);
+        names.extend(held.flat_map(|held| [&*held.topic, held.group.as_ref().map_or("", Group::as_str)]));
+        if page.wants(&names) {
+            open.push((shown, connection));
+        }
+        if open.len() > page.limit {
+            break;
+        }
+    }
+    let next = page.cut(&mut open, |(_, connection)| holders::name(connection.id));
     let groups = open.iter().flat_map(|(shown, _)| shown).flat_map(Shown::groups).collect();
     let holdings = Holdings::of(&hub, groups).await;
     let row = |(shown, connection): (Vec<Shown>, Arc<Connection>)| Row {
@@ -55,7 +83,7 @@ pub(super) async fn connections(State(hub): State<Arc<Hub>>, caller: Caller) -> 
         subscriptions: shown.into_iter().map(|shown| shown.row(&holdings)).collect(),
         buffered_bytes: connection.buffered_bytes(),
     };
-    json_body(&Connections { connections: open.into_iter().map(row).collect() })
+    Ok(json_body(&Connections { connections: open.into_iter().map(row).collect(), next }))
 }
 
 /// A pattern may name topics that the caller must not learn of: it is for those who see everything or administer.

@@ -16,6 +16,7 @@ use promethean_store::{Error as StoreError, GroupState};
 use serde::Serialize;
 
 use super::holders::ANSWERS;
+use super::page::Page;
 use crate::Hub;
 use crate::auth::Action;
 use crate::http::{Caller, Query, json_body, unreadable};
@@ -62,10 +63,16 @@ impl Row {
 #[derive(Serialize)]
 struct Groups {
     groups: Vec<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 pub(super) async fn groups(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
-    let topics = match query.one("topic")? {
+    let page = Page::of(&query)?;
+    // Neither name can hold the sign between them.
+    let after = page.after.as_deref().unwrap_or_default();
+    let (after_topic, after_group) = after.split_once('/').unwrap_or((after, ""));
+    let mut topics = match query.one("topic")? {
         None => {
             let mut topics = hub.bus.store().topics_of_groups().await.map_err(unreadable)?;
             topics.retain(|topic| caller.sees(topic));
@@ -77,25 +84,38 @@ pub(super) async fn groups(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
             vec![topic]
         }
     };
-    let counted: HashMap<GroupName, _> = hub.bus.metrics().groups().into_iter().collect();
-    let mut groups = Vec::new();
+    topics.retain(|topic| topic.as_str() >= after_topic);
+    topics.sort_unstable();
+    let mut named = Vec::new();
     for topic in topics {
-        for (group, state) in hub.bus.store().groups(&topic).await.map_err(unreadable)? {
-            if is_hidden(&group) || !caller.sees_group(&topic, &group) {
-                continue;
-            }
-            let mut row = match row(&hub, &topic, &group).await {
-                Ok(row) => row,
-                Err(error) => saved(&hub, &topic, &group, &state, error).await?,
-            };
-            if let Some(counts) = counted.get(&(topic.as_str().into(), group.as_str().into())) {
-                row.redelivered = counts.redelivered.load(Relaxed);
-                row.dead_lettered = counts.dead_lettered.load(Relaxed);
-            }
-            groups.push(row);
+        let mut groups = hub.bus.store().groups(&topic).await.map_err(unreadable)?;
+        groups.retain(|(group, _)| {
+            !is_hidden(group)
+                && caller.sees_group(&topic, group)
+                && (topic.as_str(), group.as_str()) > (after_topic, after_group)
+                && page.wants(&[topic.as_str(), group.as_str()])
+        });
+        groups.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        named.extend(groups.into_iter().map(|(group, state)| (topic.clone(), group, state)));
+        if named.len() > page.limit {
+            break;
         }
     }
-    Ok(json_body(&Groups { groups }))
+    let next = page.cut(&mut named, |(topic, group, _)| format!("{topic}/{group}"));
+    let counted: HashMap<GroupName, _> = hub.bus.metrics().groups().into_iter().collect();
+    let mut groups = Vec::new();
+    for (topic, group, state) in named {
+        let mut row = match row(&hub, &topic, &group).await {
+            Ok(row) => row,
+            Err(error) => saved(&hub, &topic, &group, &state, error).await?,
+        };
+        if let Some(counts) = counted.get(&(topic.as_str().into(), group.as_str().into())) {
+            row.redelivered = counts.redelivered.load(Relaxed);
+            row.dead_lettered = counts.dead_lettered.load(Relaxed);
+        }
+        groups.push(row);
+    }
+    Ok(json_body(&Groups { groups, next }))
 }
 
 #[derive(Serialize)]

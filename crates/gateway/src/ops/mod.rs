@@ -17,6 +17,7 @@ mod groups;
 mod holders;
 mod inflight;
 mod keys;
+mod page;
 mod samples;
 mod scan;
 mod seek;
@@ -80,6 +81,9 @@ pub fn openapi() -> serde_json::Value {
 
 const TOPIC: Param = Param::required("topic", "The topic.");
 const GROUP: Param = Param::required("group", "The group.");
+const LIMIT: Param = Param::optional("limit", "Most entries, 1 to 10,000; 1,000 if left out.");
+const AFTER: Param = Param::optional("after", "Only entries after this one: next of the page before.");
+const Q: Param = Param::optional("q", "Only entries whose names contain this.");
 const ID: Param = Param::required("id", "An event's id.");
 
 /// A route that reads JSON about the hub.
@@ -139,7 +143,7 @@ pub(crate) static ROUTES: &[Route] = &[
     reads(
         "/topics",
         "All topics with counts, sizes and rates.",
-        &[Param::optional("topic", "Only this topic, where it exists.")],
+        &[Param::optional("topic", "Only this topic, where it exists."), LIMIT, AFTER, Q],
         "Topics",
         || get(topics::topics),
     ),
@@ -148,7 +152,7 @@ pub(crate) static ROUTES: &[Route] = &[
     reads(
         "/groups",
         "All groups, or those of a topic.",
-        &[Param::optional("topic", "Only groups of this topic.")],
+        &[Param::optional("topic", "Only groups of this topic."), LIMIT, AFTER, Q],
         "Groups",
         || get(groups::groups),
     ),
@@ -158,7 +162,7 @@ pub(crate) static ROUTES: &[Route] = &[
             delete(groups::forget)
         })
     },
-    reads("/connections", "The open WebSockets.", &[], "Connections", || get(connections::connections)),
+    reads("/connections", "The open WebSockets.", &[LIMIT, AFTER, Q], "Connections", || get(connections::connections)),
     reads("/cursors", "Where the groups of a topic stand.", &[TOPIC], "Cursors", || get(groups::cursors)),
     changes(
         "PUT",

@@ -8,6 +8,7 @@ use promethean_bus::is_hidden;
 use promethean_event::{EventId, Millis, Topic};
 use serde::Serialize;
 
+use super::page::Page;
 use crate::Hub;
 use crate::http::{Caller, Query, json_body, unreadable};
 use crate::rejection::Rejection;
@@ -31,12 +32,15 @@ struct Row {
 #[derive(Serialize)]
 struct Topics {
     topics: Vec<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 pub(super) async fn topics(State(hub): State<Arc<Hub>>, caller: Caller, query: Query) -> Result<Response, Rejection> {
     let mut topics = Vec::new();
     let store = hub.bus.store();
-    let wanted = match query.one("topic")? {
+    let page = Page::of(&query)?;
+    let mut wanted = match query.one("topic")? {
         None => visible(&hub, &caller).await?,
         Some(text) => {
             let topic = Topic::parse(text)?;
@@ -44,6 +48,10 @@ pub(super) async fn topics(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
             vec![topic]
         }
     };
+    let after = |topic: &Topic| page.after.as_deref().is_none_or(|after| topic.as_str() > after);
+    wanted.retain(|topic| after(topic) && page.wants(&[topic.as_str()]));
+    wanted.sort_unstable();
+    let next = page.cut(&mut wanted, Topic::to_string);
     for topic in wanted {
         let Some(info) = store.info(&topic).await.map_err(unreadable)? else { continue };
         let groups = store.groups(&topic).await.map_err(unreadable)?;
@@ -59,7 +67,7 @@ pub(super) async fn topics(State(hub): State<Arc<Hub>>, caller: Caller, query: Q
             topic,
         });
     }
-    Ok(json_body(&Topics { topics }))
+    Ok(json_body(&Topics { topics, next }))
 }
 
 /// The topics that the caller may see, sorted.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::harness::{Served, Setup, patient};
 use futures_util::{SinkExt, StreamExt};
+use http::Method;
 use promethean_bus::{Draft, From, Group, PublishOptions, SubscribeOptions, Subscription, Topic};
 use promethean_gateway::ops::{self, Addresses};
 use serde_json::value::RawValue;
@@ -404,4 +405,40 @@ async fn a_group_that_waits_for_the_first_event_is_listed_and_counted() {
     let answer = hub.get("/metrics").await;
     let metrics = answer.text();
     assert!(metrics.contains("group_lag{topic=\"first.topic\",group=\"me\"} 0"), "{metrics}");
+}
+
+#[tokio::test]
+async fn long_lists_come_page_by_page_in_a_stable_order() {
+    let hub = open_hub().await;
+    for n in 0..5 {
+        hub.post(&format!("/publish/page.t{n}"), "1").await.ok();
+        for group in ["a", "b"] {
+            let path = format!("/cursors?topic=page.t{n}&group={group}");
+            hub.send(Method::PUT, &path, &[], r#"{"from":"earliest"}"#).await.ok();
+        }
+    }
+    let walk = async |list: &str, query: &str, name: fn(&Value) -> String| {
+        let (mut names, mut pages, mut after) = (Vec::new(), 0, String::new());
+        loop {
+            let page = hub.get(&format!("/{list}?limit=2{query}{after}")).await.ok();
+            names.extend(page[list].as_array().expect("a list").iter().map(name));
+            pages += 1;
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return (names, pages),
+            }
+        }
+    };
+    let topic = |row: &Value| row["topic"].as_str().expect("a name").to_owned();
+    let group =
+        |row: &Value| format!("{}/{}", row["topic"].as_str().expect("a name"), row["group"].as_str().expect("a name"));
+    let (topics, pages) = walk("topics", "", topic).await;
+    assert_eq!((topics, pages), (["page.t0", "page.t1", "page.t2", "page.t3", "page.t4"].map(str::to_owned).into(), 3));
+    let (groups, pages) = walk("groups", "", group).await;
+    assert_eq!((groups.len(), groups.is_sorted(), pages), (10, true, 5));
+    let (groups, pages) = walk("groups", "&q=t3", group).await;
+    assert_eq!((groups, pages), (["page.t3/a", "page.t3/b"].map(str::to_owned).into(), 1));
+    assert_eq!(walk("topics", "&q=t9", topic).await, (Vec::new(), 1));
+    assert_eq!(hub.get("/connections?q=x").await.ok(), json!({ "connections": [] }));
+    hub.get("/groups?limit=10001").await.refused(400, "bad_request");
 }

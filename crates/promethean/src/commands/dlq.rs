@@ -325,7 +325,7 @@ fn must_be_meant(peer: &Peer, args: &RedriveArgs) -> Result<(), Failure> {
     }
     let topic = ("topic", args.topic.clone());
     let listed: Value = if args.to_topic {
-        peer.read("/groups", &[topic])?
+        peer.parse(&peer.pages("/groups", &[topic])?)?
     } else if args.ids.is_empty() {
         peer.read("/dlq", &[topic, ("limit", "1".to_owned())])?
     } else {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use promethean_event::Code;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::address::{self, Port, Target, Url};
 use crate::args::HttpArgs;
@@ -62,6 +63,31 @@ impl Peer {
     pub(super) fn read<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> Result<T, Failure> {
         let text = self.text(path, query)?;
         self.parse(&text)
+    }
+
+    /// Reads all pages of a list that is named like its path, as one answer.
+    pub(super) fn pages(&self, path: &str, query: Query<'_>) -> Result<String, Failure> {
+        let name = path.trim_start_matches('/');
+        let limit = ("limit", "10000".to_owned());
+        let ask = |after: Option<String>| {
+            let query = query.iter().cloned().chain([limit.clone()]).chain(after.map(|after| ("after", after)));
+            self.text(path, &query.collect::<Vec<_>>())
+        };
+        let text = ask(None)?;
+        let mut all: Value = self.parse(&text)?;
+        let mut next = all["next"].as_str().map(str::to_owned);
+        if next.is_none() {
+            return Ok(text);
+        }
+        while let Some(after) = next {
+            let mut page: Value = self.parse(&ask(Some(after))?)?;
+            next = page["next"].as_str().map(str::to_owned);
+            if let (Some(all), Some(more)) = (all[name].as_array_mut(), page[name].as_array_mut()) {
+                all.append(more);
+            }
+        }
+        all.as_object_mut().map(|all| all.remove("next"));
+        Ok(all.to_string())
     }
 
     /// Asks for a change; the body of a 200 as text.

@@ -16,7 +16,7 @@ pub(crate) fn run(command: &GroupCommand) -> Result<(), Failure> {
         GroupCommand::List { topic, json, hub } => {
             let peer = Peer::new(hub, Port::Ops)?;
             let query: Vec<_> = topic.iter().map(|topic| ("topic", topic.clone())).collect();
-            let text = peer.text("/groups", &query)?;
+            let text = peer.pages("/groups", &query)?;
             if *json {
                 return out::line(&text);
             }
@@ -124,7 +124,7 @@ struct Event {
 
 fn show(args: &GroupArgs) -> Result<(), Failure> {
     let peer = Peer::new(&args.hub, Port::Ops)?;
-    let mut groups: Value = peer.read("/groups", &[("topic", args.topic.clone())])?;
+    let mut groups: Value = peer.parse(&peer.pages("/groups", &[("topic", args.topic.clone())])?)?;
     let rows = groups["groups"].as_array_mut().map(std::mem::take).unwrap_or_default();
     let row = rows.into_iter().find(|row| row["group"] == args.group.as_str()).ok_or_else(|| missing(args))?;
     let unfinished = peer.text("/inflight", &query(args))?;
@@ -189,7 +189,7 @@ fn explain(args: &GroupArgs) -> Result<(), Failure> {
 fn forget(args: &GroupArgs, yes: bool) -> Result<(), Failure> {
     let peer = Peer::new(&args.hub, Port::Ops)?;
     if !yes {
-        let groups: Rows = peer.read("/groups", &[("topic", args.topic.clone())])?;
+        let groups: Rows = peer.parse(&peer.pages("/groups", &[("topic", args.topic.clone())])?)?;
         let row = groups.groups.iter().find(|row| row.group == args.group).ok_or_else(|| missing(args))?;
         let Row { topic, group, seq, lag, .. } = row;
         if args.json {

@@ -46,9 +46,9 @@ struct Rows {
 fn list(args: &HttpArgs, json: bool) -> Result<(), Failure> {
     let peer = Peer::new(args, Port::Ops)?;
     if json {
-        return out::line(&peer.text("/topics", &[])?);
+        return out::line(&peer.pages("/topics", &[])?);
     }
-    let rows: Rows = peer.read("/topics", &[])?;
+    let rows: Rows = peer.parse(&peer.pages("/topics", &[])?)?;
     let none = rows.topics.is_empty();
     table(rows)?;
     out::hint(if none { "promethean pub orders.created '{\"order\":1}'" } else { "promethean group list" });
@@ -79,7 +79,7 @@ fn describe(topic: &str, args: &HttpArgs, json: bool) -> Result<(), Failure> {
     let topics = peer.text("/topics", &query)?;
     let rows: Rows = peer.parse(&topics)?;
     let settings: Value = peer.read("/settings", &query)?;
-    let groups = peer.text("/groups", &query)?;
+    let groups = peer.pages("/groups", &query)?;
     if json {
         let (topics, groups): (Value, Value) = (peer.parse(&topics)?, peer.parse(&groups)?);
         out::json(&json!({ "topic": topics["topics"][0], "settings": settings, "groups": groups["groups"] }))?;

@@ -1,5 +1,8 @@
 //! What operators do: topics, groups, dead letters.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+
 use super::{Hub, json_lines};
 
 #[test]
@@ -32,6 +35,27 @@ fn topics_are_listed_and_their_keys_shown_as_they_are_and_as_they_were() {
     assert!(said.contains("key l"), "{said}");
     assert!(hub.run(&["topic", "latest", "a", "--limit", "1"], "").stderr.starts_with(b"there is more: --after"));
     assert_eq!(hub.exit(&["topic", "latest", "a", "--at", "soon"]).0, 2);
+}
+
+#[test]
+fn a_long_list_is_read_to_its_last_page() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let server = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let first = lines.next().unwrap_or_default();
+            lines.find(String::is_empty);
+            let body = match first.contains("after=b") {
+                false => r#"{"topics":[{"topic":"a"},{"topic":"b"}],"next":"b"}"#,
+                true => r#"{"topics":[{"topic":"c"}]}"#,
+            };
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        }
+    });
+    let hub = Hub::start(&[]);
+    let listed = json_lines(&hub.ok(&["topic", "list", "--json", "--server", &server], "")).remove(0);
+    assert_eq!(listed, serde_json::json!({ "topics": [{ "topic": "a" }, { "topic": "b" }, { "topic": "c" }] }));
 }
 
 #[test]
