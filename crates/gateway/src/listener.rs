@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -31,6 +31,7 @@ use crate::drain::Draining;
 use crate::head;
 use crate::leftover;
 use crate::limits::{ConnectionQuota, Quotas};
+use crate::seldom::Seldom;
 use crate::tls::Tls;
 
 /// Largest request head: request line and headers.
@@ -59,6 +60,8 @@ impl Quota {
 #[derive(Debug, Clone)]
 pub struct Intake {
     slots: Arc<Semaphore>,
+    /// Slots of one listener's own, for when the others are used up.
+    own: Option<Arc<Semaphore>>,
     tls: Option<Tls>,
     header_deadline: Duration,
     write_deadline: Duration,
@@ -70,7 +73,7 @@ impl Intake {
     pub fn new(max_connections: usize, tls: Option<Tls>) -> Self {
         let slots = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
         let (header_deadline, write_deadline) = (Duration::from_secs(10), Duration::from_secs(10));
-        Self { slots, tls, header_deadline, write_deadline, buffers: Buffers::new(usize::MAX) }
+        Self { slots, own: None, tls, header_deadline, write_deadline, buffers: Buffers::new(usize::MAX) }
     }
 
     /// The account of the hub that is served; one without a bound if left out.
@@ -85,6 +88,19 @@ impl Intake {
     pub fn write_deadline(mut self, deadline: Duration) -> Self {
         self.write_deadline = deadline;
         self
+    }
+
+    /// Keeps `slots` more for the listener that serves with this, for when `max_connections` is used up.
+    #[must_use]
+    pub fn reserve(mut self, slots: usize) -> Self {
+        self.own = Some(Arc::new(Semaphore::new(slots)));
+        self
+    }
+
+    /// Takes a free slot.
+    fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let own = || Arc::clone(self.own.as_ref()?).try_acquire_owned().ok();
+        Arc::clone(&self.slots).try_acquire_owned().ok().or_else(own)
     }
 
     /// How long TLS, and then a request's head, may take.
@@ -168,12 +184,12 @@ impl Listener {
                 () = draining.begun() => return,
             };
             match accepted {
-                Ok((tcp, peer)) => match Arc::clone(&intake.slots).try_acquire_owned() {
-                    Ok(slot) => {
+                Ok((tcp, peer)) => match intake.slot() {
+                    Some(slot) => {
                         let alive = draining.clone();
                         tokio::spawn(serve_connection(tcp, Peer(peer), router.clone(), intake.clone(), slot, alive));
                     }
-                    Err(_) => turn_away(&tcp, peer, intake.tls.is_some()),
+                    None => turn_away(&tcp, peer, intake.tls.is_some()),
                 },
                 Err(error) if is_per_connection(&error) => {}
                 Err(error) => {
@@ -195,11 +211,14 @@ fn is_per_connection(error: &io::Error) -> bool {
 /// Says why, as far as that goes without waiting, and hangs up.
 fn turn_away(tcp: &TcpStream, peer: SocketAddr, tls: bool) {
     const BODY: &str = r#"{"error":"the hub has max_connections already","code":"rate_limited"}"#;
-    tracing::warn!(%peer, "turned away: max_connections reached");
+    static TOLD: Seldom = Seldom::new();
+    if TOLD.may(Instant::now()) {
+        tracing::warn!(%peer, "turned away: max_connections reached");
+    }
     if !tls {
         let answer = format!(
             "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-             connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
+             x-content-type-options: nosniff\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
             BODY.len()
         );
         let _ = tcp.try_write(answer.as_bytes());

@@ -177,12 +177,18 @@ fn tracer(config: &Config) -> Result<Option<Tracer>, Failure> {
     }
 }
 
+/// Connections of the ops port beyond `max_connections`.
+const OPS_SLOTS: usize = 32;
+
 /// Serves every listener in a task of its own, keeps the signing keys fresh, takes samples for the charts and runs the
 /// compactors of topics that are to have snapshots.
 pub(crate) fn listen(hub: &Arc<Hub>, listeners: Vec<Serving>, intake: &Intake) {
     for serving in listeners {
         let router = router(hub, &serving);
-        tokio::spawn(serving.listener.serve(router, intake.clone(), hub.drain.watch()));
+        // Health checks get in although clients have used up all slots.
+        let watched = serving.ops && !serving.ws && !serving.http;
+        let intake = if watched { intake.clone().reserve(OPS_SLOTS) } else { intake.clone() };
+        tokio::spawn(serving.listener.serve(router, intake, hub.drain.watch()));
     }
     let auth = hub.auth.clone();
     tokio::spawn(async move { auth.run().await });

@@ -72,6 +72,14 @@ async fn request(addr: SocketAddr, path: &str) -> String {
     answer
 }
 
+/// Connects and reads, and sends nothing: a request on its way while the hub hangs up would cost the answer.
+async fn turned_away(addr: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(addr).await.expect("connected");
+    let mut answer = String::new();
+    patient("the answer", stream.read_to_string(&mut answer)).await.expect("read");
+    answer
+}
+
 async fn upgraded(addr: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(addr).await.expect("connected");
     let head = "GET /upgrade HTTP/1.1\r\nhost: hub\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nearly";
@@ -137,9 +145,7 @@ async fn over_the_bound_connections_are_turned_away_and_an_upgraded_one_keeps_it
     two.write_all(b"still here").await.expect("written");
     let mut echoed = [0; 10];
     patient("the echo", two.read_exact(&mut echoed)).await.expect("read");
-    let mut turned_away = TcpStream::connect(addr).await.expect("connected");
-    let mut answer = String::new();
-    patient("the answer", turned_away.read_to_string(&mut answer)).await.expect("read");
+    let answer = turned_away(addr).await;
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     assert!(head.starts_with("HTTP/1.1 503") && head.contains(&format!("content-length: {}", body.len())), "{answer}");
     assert!(body.contains("max_connections"), "{body}");
@@ -150,6 +156,17 @@ async fn over_the_bound_connections_are_turned_away_and_an_upgraded_one_keeps_it
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_listener_with_slots_of_its_own_answers_when_the_shared_ones_are_used_up() {
+    let shared = Intake::new(1, None);
+    let (addr, _drain) = start(shared.clone()).await;
+    let (ops, _ops_drain) = start(shared.reserve(1)).await;
+    let _held = upgraded(addr).await;
+    assert!(turned_away(addr).await.contains("max_connections"));
+    let _own = upgraded(ops).await;
+    assert!(turned_away(ops).await.contains("max_connections"), "it has a bound too");
 }
 
 #[tokio::test]
