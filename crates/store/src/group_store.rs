@@ -34,7 +34,8 @@ pub trait GroupStore: Send + Sync + 'static {
     /// The state and its version; `None` when the group has none on the topic.
     fn load<'a>(&'a self, topic: &'a Topic, group: &'a Group) -> Pending<'a, Option<(GroupState, Version)>>;
 
-    /// Saves many states at once, in order, each with an outcome of its own. An error in place of outcomes: none was saved.
+    /// Saves many states at once, each with an outcome of its own; a group stands in a call once. An error in place of
+    /// outcomes: none was saved.
     ///
     /// **Returned ⇒ durable**, as an append is. The embedded engine writes one journal frame for all, unless they are large.
     fn save_many(&self, saves: Vec<Save>) -> Pending<'_, Vec<Result<Saved>>>;

@@ -53,7 +53,7 @@ pub async fn many_states_are_saved_at_once_each_with_its_own_outcome(place: Box<
         panic!("{saved:?}")
     };
     assert_eq!(store.load(&topic("b"), &group("g")).await.expect("loaded"), None);
-    let next = vec![one("a", "g", ag, 5), one("a", "g", ag, 6), one("a", "h", ah, 7), one("b", "g", 0, 8)];
+    let next = vec![one("a", "g", ag, 5), one("c", "g", 99, 6), one("a", "h", ah, 7), one("b", "g", 0, 8)];
     let saved = store.save_many(next).await.expect("answered");
     let [Ok(Saved::Yes(ag)), Ok(Saved::Conflict), Ok(Saved::Yes(ah)), Ok(Saved::Yes(bg))] = saved[..] else {
         panic!("{saved:?}")
