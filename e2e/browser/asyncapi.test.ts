@@ -279,7 +279,8 @@ describe("a session with every frame", () => {
 
   it("saw every code but those of a failing store and of a drain", () => {
     const all: string[] = document.components.messages.refused.payload.properties.code.enum;
-    const elsewhere = ["publish_failed", "ack_failed", "shutting_down"];
+    const elsewhere = ["publish_failed", "ack_failed", "shutting_down", "store_damaged", "limit_reached"];
+    elsewhere.push("conflict", "not_found", "method_not_allowed"); // of HTTP
     expect([...codes].sort()).toEqual(all.filter((code) => !elsewhere.includes(code)).sort());
   });
 });

@@ -41,7 +41,8 @@ fn operation(route: &Route) -> Value {
         "200".to_owned(),
         json!({ "description": "Done.", "content": { route.content: { "schema": schema } } }),
     );
-    for status in route.errors {
+    // Every route refuses query parameters that it does not have.
+    for status in route.errors.iter().chain(&[400]) {
         let about = http::StatusCode::from_u16(*status).ok().and_then(|status| status.canonical_reason());
         let schema = json!({ "$ref": "#/components/schemas/Error" });
         responses.insert(
