@@ -109,8 +109,8 @@ export async function list<T>(path: string, query: Query = {}, signal?: AbortSig
   }
 }
 
-export const send = <T>(method: "PUT" | "POST", path: string, query: Query, body: unknown): Promise<T> =>
-  json(path, query, { method, body: JSON.stringify(body) });
+export const send = <T>(method: "PUT" | "POST" | "DELETE", path: string, query: Query, body?: unknown): Promise<T> =>
+  json(path, query, { method, ...(body !== undefined && { body: JSON.stringify(body) }) });
 
 let client: PromClient | undefined;
 

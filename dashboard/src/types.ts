@@ -45,6 +45,7 @@ export interface Explanation {
 }
 
 export interface Place { seq: number; lastId?: string; lastTs?: number }
+export interface Gone { topic: string; events: number; bytes: number; groups?: number; dlq?: Gone; dryRun?: boolean }
 export interface Seek { topic: string; group: string; dryRun: boolean; before: Place; after: Place; lagBefore: number; lagAfter: number; again: number; skipped: number }
 
 export interface DeadTopics { topics: { topic: string; letters: number; lastTs: number }[] }

@@ -179,12 +179,16 @@ impl Bus {
         ]
     }
 
-    /// Checks that the hub may have a topic more.
+    /// Checks that there is room for this topic; there is for one that exists or has settings.
     ///
     /// # Errors
     /// `limit_reached`.
-    pub fn admit_topic(&self) -> Result<(), Error> {
-        self.core.bounded.topics.admit(self.core.store.counts().topics + 1)
+    pub fn admit_topic(&self, topic: &Topic) -> Result<(), Error> {
+        let Core { store, bounded, .. } = &*self.core;
+        if store.exists(topic) || store.settings(topic) != TopicSettings::default() {
+            return Ok(());
+        }
+        bounded.topics.admit(store.counts().topics + 1)
     }
 }
 

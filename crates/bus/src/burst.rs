@@ -8,6 +8,7 @@ use promethean_event::{
 use promethean_store::{Appended, Error as StoreError, EventLog, EventSettings, Outcome};
 
 use crate::Error;
+use crate::bus::Core;
 
 /// Where a published event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Burst<'a> {
     units: u32,
     /// The topic sealed last and its settings: a burst is of one topic nearly always.
     known: Option<(Topic, EventSettings)>,
+    /// Refuses topics that were not created; none: publishing creates them.
+    gate: Option<&'a Core>,
 }
 
 /// The part of the store that a burst asks.
@@ -69,7 +72,12 @@ impl std::fmt::Debug for dyn EventLogSettings + '_ {
 
 impl<'a> Burst<'a> {
     pub(crate) fn new(ids: &'a IdMaker, log: &'a dyn EventLogSettings, limits: Limits, now: Millis) -> Self {
-        Self { ids, log, sealer: Sealer::new(limits), limits, now, units: 0, known: None }
+        Self { ids, log, sealer: Sealer::new(limits), limits, now, units: 0, known: None, gate: None }
+    }
+
+    /// Refuses topics that the gate does not know.
+    pub(crate) fn within(self, gate: Option<&'a Core>) -> Self {
+        Self { gate, ..self }
     }
 
     /// Makes room for about that many events and bytes at once.
@@ -115,6 +123,8 @@ impl<'a> Burst<'a> {
 
     fn seal(&mut self, draft: &Draft<'_>) -> Result<(), Invalid> {
         if self.known.as_ref().is_none_or(|(topic, _)| *topic != draft.topic) {
+            let refused = |error: Error| Invalid::new(error.code, "topic", error.message);
+            self.gate.map_or(Ok(()), |gate| gate.must_know(&draft.topic)).map_err(refused)?;
             let settings = self.log.of(&draft.topic);
             self.sealer.limit(stricter(self.limits, settings.max_event_bytes));
             self.known = Some((draft.topic.clone(), settings));

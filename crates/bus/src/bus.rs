@@ -13,7 +13,7 @@ use promethean_event::{
     Code, Cursor, Draft, EventId, From, Group, IdMaker, Invalid, Limits, Millis, NewEvent, Selector, SubscribeOptions,
     Topic, payload_of,
 };
-use promethean_store::{Error as StoreError, Start, Store};
+use promethean_store::{Error as StoreError, Start, Store, TopicSettings};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -40,11 +40,13 @@ pub struct BusOptions {
     pub max_series: usize,
     /// Most topics, groups and patterns.
     pub bounds: Bounds,
+    /// True if publishing and subscribing to a topic creates it.
+    pub auto_create: bool,
 }
 
 impl Default for BusOptions {
     fn default() -> Self {
-        Self { limits: Limits::default(), max_series: 10_000, bounds: Bounds::default() }
+        Self { limits: Limits::default(), max_series: 10_000, bounds: Bounds::default(), auto_create: true }
     }
 }
 
@@ -87,6 +89,7 @@ pub(crate) struct Core {
     /// Topics with damage that a group has reached.
     damaged: Mutex<BTreeSet<Topic>>,
     limits: Limits,
+    auto_create: bool,
     runners: Mutex<Runners>,
     next_subscription: AtomicU64,
     /// Above every lease of a runner that has ended: the clock alone may stand still between two of them.
@@ -132,6 +135,7 @@ impl Bus {
             clock: Clock::new(),
             metrics: Metrics::new(options.max_series),
             limits: options.limits,
+            auto_create: options.auto_create,
             runners: Mutex::default(),
             next_subscription: AtomicU64::new(1),
             leases: AtomicU64::new(0),
@@ -166,7 +170,8 @@ impl Bus {
 
     /// Begins a burst of publishes; [`Bus::commit`] appends it.
     pub fn burst(&self) -> Burst<'_> {
-        Burst::new(&self.core.ids, &self.core.store, self.core.limits, self.core.wall())
+        let gate = (!self.core.auto_create).then_some(&*self.core);
+        Burst::new(&self.core.ids, &self.core.store, self.core.limits, self.core.wall()).within(gate)
     }
 
     /// Appends a burst: one answer for each unit that was added, in order, which says what became of that unit.
@@ -405,6 +410,21 @@ impl Core {
         Error::new(Code::StoreDamaged, message)
     }
 
+    /// Refuses a topic that was not created, where topics are not created by themselves.
+    pub(crate) fn must_know(&self, topic: &Topic) -> Result<(), Error> {
+        let own = || topic.is_dead_letter() || topic.is_snapshot() || self.is_snapshot_target(topic);
+        let has_settings = || self.store.settings(topic) != TopicSettings::default();
+        if self.auto_create || self.store.exists(topic) || has_settings() || own() {
+            return Ok(());
+        }
+        Err(Error::unknown_topic(topic))
+    }
+
+    fn is_snapshot_target(&self, topic: &Topic) -> bool {
+        let named = |settings: TopicSettings| settings.snapshot.and_then(|job| job.topic);
+        self.store.all_settings().into_iter().any(|(_, settings)| named(settings).as_ref() == Some(topic))
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
@@ -508,6 +528,12 @@ fn remove_runner(runners: &mut Runners, key: &(Topic, Group)) {
     runners.remove(key);
     if runners.capacity() > LEAST_ROOM && runners.len() < runners.capacity() / 8 {
         runners.shrink_to(2 * runners.len());
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Core({})", self.store.name())
     }
 }
 

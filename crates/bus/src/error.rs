@@ -1,6 +1,6 @@
 //! Why the bus could not do what it was asked.
 
-use promethean_event::{Code, Invalid};
+use promethean_event::{Code, Invalid, Topic};
 use promethean_store::Error as StoreError;
 
 /// A refusal or failure: a stable code and words for people that name the remedy.
@@ -22,6 +22,17 @@ impl Error {
     /// The hub is draining.
     pub fn shutting_down() -> Self {
         Self::new(Code::ShuttingDown, "the hub is shutting down; connect again in a moment")
+    }
+
+    /// The topic does not exist.
+    pub(crate) fn unknown_topic(topic: &Topic) -> Self {
+        let message = format!("there is no topic {topic}; create it with PUT /topics, or look for a typing error");
+        Self::new(Code::UnknownTopic, message)
+    }
+
+    /// The topic of a subscription was deleted.
+    pub(crate) fn topic_deleted(topic: &Topic) -> Self {
+        Self::new(Code::TopicDeleted, format!("the topic {topic} was deleted; subscribe again if it is to exist"))
     }
 
     pub(crate) fn publish(error: &StoreError) -> Self {

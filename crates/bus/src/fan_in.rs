@@ -16,7 +16,7 @@ use crate::{Error, tail};
 /// How long after topics could not be listed they are asked for again.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
-/// Joins what there is; for patterns, starts the task that joins what comes.
+/// Joins what there is; for patterns and lists, starts the task that joins topics created later.
 pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()>), Error> {
     let mut tasks = JoinSet::new();
     let mut created = inner.core.store.watch_topics();
@@ -35,7 +35,7 @@ pub(crate) async fn start(inner: &Arc<Inner>) -> Result<(Vec<Cursor>, JoinSet<()
     inner.joined_all(seen);
     cursors.sort_unstable_by_key(|(index, _)| *index);
     let cursors = cursors.into_iter().map(|(_, cursor)| cursor).collect();
-    if inner.has_pattern() {
+    if inner.subscriber.shared {
         let (weak, look_again) = (Arc::downgrade(inner), Arc::clone(&inner.look_again));
         tasks.spawn(async move {
             let mut tails = JoinSet::new();
@@ -151,9 +151,15 @@ async fn join_new(inner: &Weak<Inner>, created: u64, tails: &mut JoinSet<()>) ->
             return Some(false);
         }
     };
-    let known = inner.joined.lock().topics.clone();
+    let known = {
+        let mut joined = inner.joined.lock();
+        for topic in inner.subscriber.take_left() {
+            joined.topics.remove(&topic);
+        }
+        joined.topics.clone()
+    };
     for topic in topics {
-        if known.contains(&topic) {
+        if known.contains(&topic) || !inner.core.store.exists(&topic) {
             continue;
         }
         let from = match (inner.joined.lock().held_back.remove(&topic), inner.options.from) {

@@ -74,6 +74,10 @@ pub(crate) struct Subscriber {
     resumed: Notify,
     /// Progress of a live tail.
     pub(crate) places: Option<Places>,
+    /// Topics that it has left because they were deleted, until the task that joins topics asks.
+    left: Mutex<Vec<Topic>>,
+    /// Wakes the task that joins topics.
+    look_again: Arc<Notify>,
 }
 
 impl Subscriber {
@@ -84,6 +88,7 @@ impl Subscriber {
         max_in_flight: usize,
         shared: bool,
         places: Option<Places>,
+        look_again: Arc<Notify>,
     ) -> Arc<Self> {
         let member = places.is_none();
         let open = !inbox.options().connection;
@@ -100,10 +105,12 @@ impl Subscriber {
             gone: AtomicBool::new(false),
             resumed: Notify::new(),
             places,
+            left: Mutex::default(),
+            look_again,
         })
     }
 
-    /// Ends the subscription: what waits in the inbox is not taken any more, nor anything that is pushed from now on.
+    /// Ends the subscription: the inbox gives out none of its deliveries any more and takes no new ones.
     pub(crate) fn close(self: &Arc<Self>) {
         self.inbox.change(self, |this| this.gone.store(true, Ordering::Release));
     }
@@ -156,6 +163,17 @@ impl Subscriber {
             }
             resumed.await;
         }
+    }
+
+    /// Leaves one of its topics, which was deleted.
+    pub(crate) fn leave_deleted(&self, topic: &Topic) {
+        self.left.lock().push(topic.clone());
+        self.look_again.notify_one();
+    }
+
+    /// Takes the topics that it has left because they were deleted.
+    pub(crate) fn take_left(&self) -> Vec<Topic> {
+        std::mem::take(&mut self.left.lock())
     }
 
     /// Ends the subscription from the bus's side.
@@ -236,7 +254,7 @@ impl Lane {
         self.subscriber.inbox.push(self, batch);
     }
 
-    /// How many deliveries wait in the inbox.
+    /// The number of deliveries that wait in the inbox.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::Acquire)
     }
@@ -353,13 +371,13 @@ impl Lane {
         std::mem::take(&mut self.unseen.lock())
     }
 
-    /// Drops what waits in the inbox.
+    /// Drops all deliveries from the inbox.
     pub(crate) fn clear(self: &Arc<Self>) {
         self.subscriber.inbox.purge(self, |_| true);
         self.unseen.lock().clear();
     }
 
-    /// Drops what waits in the inbox of these events: they are done.
+    /// Drops the deliveries of these events from the inbox: they are done.
     pub(crate) fn clear_events(self: &Arc<Self>, ids: &[EventId]) {
         self.subscriber.inbox.purge(self, |given| ids.contains(&given.event.id));
     }

@@ -48,6 +48,7 @@ mod shard;
 mod status;
 mod subscription;
 mod tail;
+mod topics;
 mod typed;
 
 pub use bounds::{Bounds, Usage};
@@ -64,6 +65,7 @@ pub use relay::{
 };
 pub use status::{GroupStatus, Holding, HoldingState, Lag, MemberStatus};
 pub use subscription::{Delivery, Membership, Subscription};
+pub use topics::{Purge, TopicSize};
 pub use typed::{TypedDelivery, TypedSubscription, TypedTopic};
 
 pub use promethean_event::{

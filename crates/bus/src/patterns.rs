@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use parking_lot::Mutex;
-use promethean_event::{Group, Millis, NewEvent, Seq, Topic};
+use promethean_event::{Group, Millis, NewEvent, Topic};
 use promethean_store::{GroupState, Outcome, Result as StoreResult, Saved};
 
 use crate::bus::Core;
@@ -117,16 +117,18 @@ impl Core {
         }
         let runs = events.chunk_by(|one, next| one.topic == next.topic);
         let runs: Vec<(Topic, usize)> = runs.map(|run| (run[0].topic.clone(), run.len())).collect();
-        let new = runs.iter().map(|(topic, _)| topic).filter(|topic| !self.store.exists(topic));
-        let places = self.patterns.wanting(new);
+        let new: BTreeSet<&Topic> =
+            runs.iter().map(|(topic, _)| topic).filter(|topic| !self.store.exists(topic)).collect();
+        let places = self.patterns.wanting(new.iter().copied());
         // Both are asked for before anything is waited for, the places first: the store keeps that order, and so do the
         // bursts of a connection among each other.
         let (_, outcomes) = join(self.begin_on(&places), self.store.append(events)).await;
         let outcomes = outcomes?;
         // Whoever subscribed since the look at the patterns.
         let mut all = outcomes.iter();
-        let created =
-            runs.iter().filter(|(_, length)| all.by_ref().take(*length).filter(|one| is_first(one)).count() > 0);
+        let created = runs.iter().filter(|(topic, length)| {
+            all.by_ref().take(*length).filter(|one| is_stored(one)).count() > 0 && new.contains(topic)
+        });
         let late = self.patterns.wanting(created.map(|(topic, _)| topic));
         self.begin_on(&late.difference(&places).cloned().collect()).await;
         Ok(outcomes)
@@ -151,7 +153,6 @@ impl Core {
     }
 }
 
-fn is_first(outcome: &Outcome) -> bool {
-    const FIRST: Seq = 1;
-    matches!(outcome, Outcome::Stored(appended) if appended.seq == FIRST && !appended.duplicate)
+fn is_stored(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Stored(appended) if !appended.duplicate)
 }

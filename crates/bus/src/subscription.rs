@@ -73,6 +73,11 @@ impl Membership {
                 selectors.push(selector.clone());
             }
         }
+        for selector in &selectors {
+            if let Selector::Topic(topic) = selector {
+                core.must_know(topic)?;
+            }
+        }
         let counted = CountedPatterns::admit(core, &selectors)?;
         let shared = selectors.len() > 1 || matches!(selectors[0], Selector::Pattern(_));
         let resume = options.resume.as_deref().map(Resume::parse).transpose()?;
@@ -82,7 +87,8 @@ impl Membership {
         }
         let grows = selectors.iter().any(|selector| matches!(selector, Selector::Pattern(_)));
         let places = group.is_none().then(|| Places::new(core, is_state, grows));
-        let subscriber = Subscriber::new(id, inbox.clone(), options.max_in_flight, shared, places);
+        let (most, look_again) = (options.max_in_flight, Arc::<Notify>::default());
+        let subscriber = Subscriber::new(id, inbox.clone(), most, shared, places, Arc::clone(&look_again));
         let inner = Arc::new(Inner {
             core: Arc::clone(core),
             subscriber,
@@ -93,7 +99,7 @@ impl Membership {
             relayed,
             resume,
             joined: Mutex::default(),
-            look_again: Arc::default(),
+            look_again,
             _patterns: counted,
         });
         // From here on, an early return or a cancellation drops the membership, which leaves whatever was joined.

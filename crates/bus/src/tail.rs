@@ -58,11 +58,17 @@ pub(crate) fn lane(inner: &Inner, topic: &Topic, start: &TailStart) -> Arc<Lane>
 /// Reads on until the subscription is gone.
 pub(crate) async fn run(inner: Weak<Inner>, topic: Topic, lane: Arc<Lane>, start: TailStart) {
     let Some(mut watch) = inner.upgrade().map(|inner| inner.core.store.watch(&topic)) else { return };
+    let deletions = watch.borrow().deletions;
     let TailStart { mut next, mut snapshot, cut } = start;
     // An event of the snapshot waits until it is known whether it is the last one.
     let mut waiting: Option<Given> = None;
     loop {
         let Some(inner) = inner.upgrade() else { return };
+        // A tail of several topics stays: it resumes above the last seq.
+        if !inner.subscriber.shared && watch.borrow().deletions != deletions {
+            inner.subscriber.end(Error::topic_deleted(&topic));
+            return;
+        }
         let Some(mut credit) = Credit::take(&lane).await else { return };
         next = lane.place.take_again().unwrap_or(next);
         let read = match &mut snapshot {

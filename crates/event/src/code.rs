@@ -50,6 +50,10 @@ codes! {
     DuplicateId = "duplicate_id",
     /// The event is over the size limit.
     TooLarge = "too_large",
+    /// There is no such topic, and it is not created by itself.
+    UnknownTopic = "unknown_topic",
+    /// The topic of the subscription was deleted.
+    TopicDeleted = "topic_deleted",
     /// The store failed to append.
     PublishFailed = "publish_failed",
     /// The store failed to save an ack.

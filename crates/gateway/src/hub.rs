@@ -94,6 +94,8 @@ pub struct EdgeConfig {
     pub metrics_max_series: usize,
     /// True if `/metrics` needs no token.
     pub metrics_public: bool,
+    /// True if publishing and subscribing to a topic creates it; the bus is built with it.
+    pub auto_create: bool,
     /// How long a WebSocket may stay without `AUTH`.
     pub auth_deadline: Duration,
     /// How often the hub pings.
@@ -120,6 +122,7 @@ impl Default for EdgeConfig {
             max_connection_patterns: 1_000,
             metrics_max_series: 10_000,
             metrics_public: false,
+            auto_create: true,
             auth_deadline: Duration::from_secs(10),
             ping_every: Duration::from_secs(20),
             pong_deadline: Duration::from_secs(60),

@@ -97,7 +97,9 @@ pub const fn status(code: Code) -> StatusCode {
             StatusCode::UNAUTHORIZED
         }
         Code::Forbidden => StatusCode::FORBIDDEN,
-        Code::UnknownId | Code::NotSubscribed | Code::NotFound => StatusCode::NOT_FOUND,
+        Code::UnknownId | Code::NotSubscribed | Code::NotFound | Code::UnknownTopic | Code::TopicDeleted => {
+            StatusCode::NOT_FOUND
+        }
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::DuplicateId | Code::AlreadySubscribed | Code::LeaseLost | Code::Conflict => StatusCode::CONFLICT,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -11,7 +11,8 @@ use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand};
 use crate::config::SETTINGS;
 
 pub(crate) use operate::{
-    BackupArgs, DlqCommand, GroupArgs, GroupCommand, LatestArgs, RedriveArgs, RestoreArgs, SetArgs, TopicCommand,
+    BackupArgs, Confirmed, DeleteArgs, DlqCommand, GroupArgs, GroupCommand, LatestArgs, PurgeArgs, RedriveArgs,
+    RestoreArgs, SetArgs, TopicCommand,
 };
 pub(crate) use outbox::{DrainArgs, OutboxAt, OutboxCommand};
 
@@ -480,6 +481,9 @@ pub(crate) struct BenchArgs {
     /// Events a second; with latency only [default: 2000].
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<u64>,
+    /// Leave the run's topics and groups on the hub.
+    #[arg(long)]
+    pub(crate) keep: bool,
     /// The result as JSON.
     #[arg(long)]
     pub(crate) json: bool,

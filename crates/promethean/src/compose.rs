@@ -138,6 +138,7 @@ pub(crate) async fn hub(config: &Config, opened: &Opened, ws: SocketAddr) -> Res
         limits: Limits { max_event_bytes: config.edge.max_event_bytes },
         max_series: config.edge.metrics_max_series,
         bounds: config.bounds,
+        auto_create: config.edge.auto_create,
     };
     let mut auth = config.auth.clone();
     let store = Arc::clone(&opened.store);

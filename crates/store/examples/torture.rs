@@ -18,7 +18,7 @@ fn argument(name: &str) -> Option<u64> {
 }
 
 fn round(seed: u64) -> Result<(u64, u64), String> {
-    let kind = [Kind::Plain, Kind::Shrinking, Kind::Growing][usize::try_from(seed % 3).unwrap_or(0)];
+    let kind = [Kind::Plain, Kind::Shrinking, Kind::Growing, Kind::Deleting][usize::try_from(seed % 4).unwrap_or(0)];
     let sync = match seed % 5 {
         0 => Sync::Never,
         1 => Sync::Interval(Duration::from_millis(1)),

@@ -9,7 +9,7 @@
 use promethean_event::{Event, EventId, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
-use crate::{Done, Error, EventSettings, Pending, Result, TopicSettings};
+use crate::{Done, Error, EventSettings, Pending, Ranges, Result, TopicSettings};
 
 /// What became of one event of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct Appended {
 pub struct Tail {
     /// The last event's `seq`; 0 when there was never one.
     pub seq: Seq,
+    /// Number of times that the topic was deleted.
+    pub deletions: u64,
 }
 
 /// How much to read at once, at most; at least one event is returned where there is one.
@@ -202,16 +204,25 @@ pub trait EventLog: Send + Sync + 'static {
     /// Where the topic ends, now and whenever it grows.
     fn watch(&self, topic: &Topic) -> watch::Receiver<Tail>;
 
-    /// A number that changes when a topic is created.
+    /// A number that changes when a topic is created or deleted.
     fn watch_topics(&self) -> watch::Receiver<u64>;
 
     /// The names of all topics, sorted.
     fn topics(&self) -> Pending<'_, Vec<Topic>>;
 
-    /// True if the topic has ever had an event, from memory.
-    fn exists(&self, topic: &Topic) -> bool {
-        self.watch(topic).borrow().seq > 0
-    }
+    /// True if the topic was created, or has had an event since it was last deleted; from memory.
+    fn exists(&self, topic: &Topic) -> bool;
+
+    /// Creates a topic without events; does nothing where it exists. **Returned ⇒ durable.**
+    fn create<'a>(&'a self, topic: &'a Topic) -> Pending<'a, ()>;
+
+    /// Deletes these topics: events, settings and the states of groups. **Returned ⇒ durable**, all or nothing.
+    ///
+    /// The ids are free again. A topic that is created again continues above its last `seq`.
+    fn delete<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, ()>;
+
+    /// Removes the events at these seqs. **Returned ⇒ durable.** A crash may leave some of them.
+    fn remove<'a>(&'a self, topic: &'a Topic, seqs: &'a Ranges<()>) -> Pending<'a, ()>;
 
     /// What is known of a topic; `None` when it does not exist.
     fn info<'a>(&'a self, topic: &'a Topic) -> Pending<'a, Option<TopicInfo>>;

@@ -9,6 +9,7 @@ mod error;
 mod event_log;
 mod group_state;
 mod group_store;
+mod life;
 pub mod log;
 pub mod memory;
 #[cfg(feature = "mongo")]

@@ -39,6 +39,8 @@ tests! {
     nothing_answered_is_lost_in_a_journal_that_grows: crash(3, Kind::Growing, Sync::Always, 5_000);
     a_crash_while_trimming_or_compacting_loses_nothing_else: crash(4, Kind::Shrinking, Sync::Always, 13_000);
     a_crash_while_trimming_or_compacting_loses_nothing_else_again: crash(5, Kind::Shrinking, Sync::Always, 22_000);
+    a_deletion_is_all_or_nothing_in_a_crash: crash(16, Kind::Deleting, Sync::Always, 8_000);
+    without_syncs_a_crash_leaves_a_prefix_of_deletions: crash(17, Kind::Deleting, Sync::Never, 4_000);
     without_syncs_a_crash_leaves_a_prefix: crash(6, Kind::Plain, Sync::Never, 18_000);
     without_syncs_a_crash_leaves_a_prefix_also_when_compacting: crash(7, Kind::Shrinking, Sync::Never, 18_000);
     an_io_error_at_any_call_is_the_end_or_harmless: fail(8, Kind::Plain, Fault::Eio, 250);

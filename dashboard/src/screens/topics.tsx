@@ -8,9 +8,11 @@ import type { Event, Group, Topic } from "../types";
 import { Chart } from "../ui/chart";
 import { Field, Head, Problem, Stat } from "../ui/parts";
 import { Table } from "../ui/table";
+import { CreateDialog, DeleteDialog, PurgeDialog } from "./topic-changes";
 
 export function Topics({ query }: { query: Record<string, string> }) {
   const [filter, setFilter] = useState("");
+  const [creating, setCreating] = useState(false);
   const { data, error } = useList<Topic>("topics", {});
   const now = useNow();
   const topics = data ?? [];
@@ -20,8 +22,10 @@ export function Topics({ query }: { query: Record<string, string> }) {
     <>
       <Head title="Topics" note={data && `${many(topics.length, "topic")}, ${many(topics.reduce((sum, topic) => sum + topic.events, 0), "event")}`}>
         <Field label="Filter"><input type="search" value={filter} placeholder="part of a name" onInput={(e) => setFilter(e.currentTarget.value)} /></Field>
+        <button type="button" onClick={() => setCreating(true)}>Create…</button>
       </Head>
       <Problem error={error} />
+      {creating && <CreateDialog onClose={() => setCreating(false)} />}
       <section class="panel">
         <Table label="Topics" rows={shown} id={(topic) => topic.topic} sort={["Topic"]} empty={data ? <>No topics yet. <a href={href("events", { publish: "1" })}>Publish the first event</a>.</> : "Loading…"} cols={[
           { title: "Topic", by: (x) => x.topic, wide: true, cell: (x) => <a href={href("topics", { topic: x.topic })}>{x.topic}</a> },
@@ -38,6 +42,7 @@ export function Topics({ query }: { query: Record<string, string> }) {
 }
 
 function One({ name, topic, now }: { name: string; topic: Topic | undefined; now: number }) {
+  const [open, setOpen] = useState<"delete" | "purge">();
   const { data: samples } = useSamples({ topic: name });
   const groups = useList<Group>("groups", { topic: name });
   const keys = useGet<{ entries: Record<string, Event>; next?: string }>("latest-by-key", { topic: name, limit: 200 }, 5_000);
@@ -46,7 +51,11 @@ function One({ name, topic, now }: { name: string; topic: Topic | undefined; now
       <Head title={name} note={<a href={href("topics")}>← all topics</a>}>
         <a class="button" href={href("events", { topic: name })}>Tail</a>
         <a class="button" href={href("events", { topic: name, publish: "1" })}>Publish…</a>
+        <button type="button" onClick={() => setOpen("purge")}>Purge…</button>
+        <button type="button" onClick={() => setOpen("delete")}>Delete…</button>
       </Head>
+      {open === "delete" && <DeleteDialog topic={name} onClose={() => setOpen(undefined)} />}
+      {open === "purge" && <PurgeDialog topic={name} onClose={() => setOpen(undefined)} />}
       <section class="stats" aria-label="Now">
         <Stat label="Events" value={count(topic?.events ?? 0)} note={topic ? `seq ${count(topic.firstSeq)} – ${count(topic.lastSeq)}` : ""} />
         <Stat label="Size" value={bytes(topic?.bytes ?? 0)} />

@@ -42,7 +42,7 @@ impl Bus {
         Some(status??.members)
     }
 
-    /// How a group stands on a topic, with what is unfinished; `None`: it has no cursor there.
+    /// The status of a group on a topic, with its unfinished events; `None` without a cursor there.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -50,7 +50,7 @@ impl Bus {
         self.status(topic, group, true, self.core.info(topic).await?).await
     }
 
-    /// How a group stands on a topic, without what is unfinished; `None`: it has no cursor there.
+    /// The status of a group on a topic, without its unfinished events; `None` without a cursor there.
     ///
     /// # Errors
     /// The store cannot be read.

@@ -26,7 +26,7 @@ pub(crate) struct Account<H> {
     called: usize,
 }
 
-/// What a holder has.
+/// The units of a holder.
 #[derive(Debug, Default)]
 struct Held {
     amount: usize,
@@ -48,7 +48,7 @@ impl<H: Clone + Eq + Hash> Account<H> {
         Self { limit, used: 0, holders: HashMap::default(), line: VecDeque::new(), called: 0 }
     }
 
-    /// What all holders have.
+    /// The units of all holders.
     #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
         self.used
@@ -58,13 +58,13 @@ impl<H: Clone + Eq + Hash> Account<H> {
         self.limit.saturating_sub(self.used + self.called)
     }
 
-    /// What a holder could take: the unit that is set aside for it included.
+    /// The units that a holder could take, with the unit that is set aside for it.
     pub(crate) fn available(&self, holder: &H) -> usize {
         let called = self.holders.get(holder).is_some_and(|held| held.turn == Turn::Called);
         self.limit.saturating_sub(self.used + self.called - usize::from(called))
     }
 
-    /// What a holder has.
+    /// The units of a holder.
     pub(crate) fn of(&self, holder: &H) -> usize {
         self.holders.get(holder).map_or(0, |held| held.amount)
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use promethean_event::{Event, EventId, Millis, Seq, limits};
+use promethean_store::Ranges;
 
 use super::entry::{Entry, State};
 use super::finish::{Back, Wait};
@@ -388,6 +389,16 @@ impl Dispatcher {
     /// An event that was to be delivered is no longer in the log: done.
     pub fn on_gone(&mut self, seq: Seq) {
         self.finish(seq);
+    }
+
+    /// These events were removed from the log: they are done, delivered or not. A snapshot start passes them by itself.
+    pub fn on_removed(&mut self, seqs: &Ranges<()>) {
+        let cut = self.snapshot_cut().unwrap_or(0);
+        for (first, last, ()) in seqs.iter() {
+            let known: Vec<Seq> = self.pending.entries.range(first..=last).map(|(&seq, _)| seq).collect();
+            known.into_iter().for_each(|seq| self.finish(seq));
+            self.progress.mark_range(first.max(cut + 1), last, None);
+        }
     }
 
     /// An event that was to be delivered could not be read: it comes back later, and this did not count.

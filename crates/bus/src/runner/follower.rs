@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::deletion::{self, Deletion};
 use super::host::{End, GroupHost, Member, PATIENCE, not_the_owner};
 use super::remote_member::RemoteMember;
 use super::{Input, sleep_until};
@@ -52,6 +53,7 @@ pub(super) struct Follower {
     sender: mpsc::Sender<(MemberId, Relayed)>,
     /// Answers under way.
     answers: JoinSet<Answered>,
+    deletion: Deletion,
     /// What waits for a relay, and how long. Bounded by what each connection may have under way.
     waiting: VecDeque<(Instant, Input)>,
 }
@@ -68,6 +70,7 @@ enum Answered {
 impl Follower {
     pub(super) fn new(host: GroupHost, cluster: Cluster, owner: Peer) -> Self {
         let (sender, deliveries) = mpsc::channel(BATCHES);
+        let deletion = Deletion::new(host.core.store.watch(&host.topic));
         Self {
             host,
             cluster,
@@ -81,6 +84,7 @@ impl Follower {
             deliveries,
             sender,
             answers: JoinSet::new(),
+            deletion,
             waiting: VecDeque::new(),
         }
     }
@@ -144,10 +148,22 @@ impl Follower {
                         Ok(Answered::Done) | Err(_) => {}
                     }
                 }
+                () = self.deletion.happens() => self.on_deleted(),
                 () = self.host.wake.notified() => {}
                 () = sleep_until(alarm) => {}
             }
         }
+    }
+
+    /// Ends the members: their topic was deleted. The relays end with them.
+    fn on_deleted(&mut self) {
+        if !self.deletion.has_happened() {
+            return;
+        }
+        let ids: Vec<MemberId> = self.host.members.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.detach(id));
+        deletion::dismiss(&mut self.host.members, &self.host.topic);
+        self.waiting.drain(..).for_each(|(_, input)| input.refuse(Error::topic_deleted(&self.host.topic)));
     }
 
     /// When to look again at the latest.
@@ -456,6 +472,8 @@ impl Follower {
                     drop(reply.send(told));
                 });
             }
+            // The owner passes the holes by itself.
+            Input::Removed(_) => {}
             Input::Drain(done) => drop(done.send(())),
         }
     }

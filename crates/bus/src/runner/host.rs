@@ -305,7 +305,7 @@ impl GroupHost {
                         self.members.insert(member.subscriber().id, member);
                     }
                     Input::Leave(id) => drop(self.members.remove(&id)),
-                    Input::Pause(..) => {}
+                    Input::Pause(..) | Input::Removed(_) => {}
                     // It may have been asked before, of the owner that this hub was: then it may have been done.
                     answer @ (Input::Answer { .. } | Input::AckUpTo { .. }) => {
                         let message = format!("the outcome is unknown: {}", error.message);

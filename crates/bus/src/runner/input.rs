@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use promethean_event::{Cursor, EventId, From, Seq};
-use promethean_store::{ReadMax, Start, TopicInfo};
+use promethean_store::{Ranges, ReadMax, Start, TopicInfo};
 use tokio::sync::oneshot;
 
 use super::{Fatal, Member, Opened, Runner};
@@ -32,6 +32,8 @@ pub(crate) enum Input {
     Seek { to: SeekTo, relayed: bool, reply: Reply<Cursor> },
     /// Takes dead-lettered events in again; which of them are there.
     Redrive { letters: Vec<Redrive>, relayed: bool, reply: Reply<Vec<bool>> },
+    /// These events were removed from the log.
+    Removed(Ranges<()>),
     /// Forgets the group, where it has no members.
     Forget { reply: Reply<bool> },
     /// How things stand in a topic of which this is known, with or without what is unfinished.
@@ -52,7 +54,7 @@ impl Input {
             Input::Forget { reply } => drop(reply.send(Err(error))),
             Input::Status { reply, .. } => drop(reply.send(Err(error))),
             Input::Drain(done) => drop(done.send(())),
-            Input::Leave(_) | Input::Pause(..) => {}
+            Input::Leave(_) | Input::Pause(..) | Input::Removed(_) => {}
         }
     }
 }
@@ -85,6 +87,12 @@ impl Runner {
             Input::AckUpTo { by: _, id, lease, reply } => Box::pin(self.on_ack_up_to(id, lease, reply)).await,
             Input::Seek { to, reply, .. } => Box::pin(self.seek(to, reply)).await,
             Input::Redrive { letters, reply, .. } => Box::pin(self.on_redrive(letters, reply)).await,
+            Input::Removed(seqs) => {
+                if let Some(dispatcher) = &mut self.dispatcher {
+                    dispatcher.on_removed(&seqs);
+                    self.ahead.clear();
+                }
+            }
             Input::Forget { reply } => Box::pin(self.on_forget(reply)).await,
             Input::Status { unfinished, info, reply, .. } => {
                 let status = match self.load(None).await {

@@ -6,6 +6,7 @@
 mod ahead;
 mod alarm;
 mod answer;
+mod deletion;
 mod deliver;
 mod follower;
 mod host;
@@ -36,6 +37,7 @@ use crate::shard::Saves;
 use ahead::Ahead;
 pub(crate) use ahead::Room;
 use alarm::Alarm;
+use deletion::Deletion;
 use host::{GroupHost, Member};
 pub(crate) use host::{not_the_owner, spawn};
 pub(crate) use input::{Input, Join};
@@ -62,6 +64,7 @@ pub(crate) struct Runner {
     dispatcher: Option<Box<Dispatcher>>,
     version: Version,
     tail: watch::Receiver<Tail>,
+    deletion: Deletion,
     members: HashMap<MemberId, Box<Member>>,
     wake: Arc<Notify>,
     snapshot: Option<Box<dyn KeySnapshot>>,
@@ -111,6 +114,7 @@ impl Runner {
         let held = owned.map(|Owned { first_lease, state, fence, .. }| Held { first_lease, fence, state, lost: false });
         Box::new(Self {
             tail: core.store.watch(&topic),
+            deletion: Deletion::new(core.store.watch(&topic)),
             metrics: GroupObserver::new(&core.metrics, &topic, &group),
             ahead: Ahead::new(Arc::clone(&core.ahead)),
             reads: Reads::default(),
@@ -162,6 +166,7 @@ impl Runner {
 
     async fn serve(&mut self) -> Result<(), Fatal> {
         loop {
+            self.on_deleted();
             // After a freeze of the whole process this is the first thing to be found out.
             self.must_hold()?;
             // Answers that are here by `now` are taken in before time passes to it.
@@ -203,6 +208,7 @@ impl Runner {
                         dispatcher.on_read_failed();
                     }
                 }
+                () = self.deletion.happens() => {}
                 // Inputs, or credit for a member.
                 () = self.wake.notified() => {}
                 // Without room there is nothing to do about news.

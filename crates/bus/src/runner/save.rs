@@ -95,7 +95,10 @@ impl Runner {
                 }
                 Ok(())
             }
-            Some(Ok(Saved::Conflict)) => Err(Fatal(super::taken_over())),
+            Some(Ok(Saved::Conflict)) => {
+                self.on_deleted();
+                if self.dispatcher.is_some() { Err(Fatal(super::taken_over())) } else { Ok(()) }
+            }
             Some(Err(StoreError::Refused(reason))) => {
                 // Nothing was saved and the store works on: say so to whoever waits, and try again by and by.
                 let error = Error::new(Code::AckFailed, reason);

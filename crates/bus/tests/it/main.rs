@@ -16,4 +16,5 @@ mod resume;
 mod saves;
 mod seed;
 mod slow_reads;
+mod topics;
 mod unseen;

@@ -32,6 +32,8 @@ const OBJECTS: &[(&str, &str)] = &[
         "topic: text, partitions: n, maxAgeMs?: n, maxBytes?: n, maxEvents?: n, maxEventBytes?: n, keyPath?: text, compaction: flag, \
          tombstoneGraceMs?: n, snapshot: flag, snapshotTopic?: text, snapshotIntervalMs?: n, snapshotKeys?: [text]",
     ),
+    ("Deleted", "topic: text, events: n, bytes: n, groups: n, dlq?: Deleted, dryRun?: flag"),
+    ("Purged", "topic: text, events: n, bytes: n, dryRun?: flag"),
     ("Groups", "groups: [Group], next?: text"),
     (
         "Group",

@@ -147,6 +147,37 @@ pub(crate) static ROUTES: &[Route] = &[
         "Topics",
         || get(topics::topics),
     ),
+    changes(
+        "PUT",
+        "/topics",
+        "Creates a topic, with settings where the body names some.",
+        &[TOPIC],
+        "Settings",
+        || put(settings::create),
+    ),
+    Route {
+        body: &[],
+        ..changes(
+            "DELETE",
+            "/topics",
+            "Deletes a topic: its events, settings and the positions of its groups.",
+            &[
+                TOPIC,
+                Param::optional("dlq", "1: its dead letters too."),
+                Param::optional("dryRun", "1: only says what would go."),
+            ],
+            "Deleted",
+            || delete(topics::delete),
+        )
+    },
+    changes(
+        "POST",
+        "/purge",
+        "Removes events of a topic: those before a seq or a time, or those of some keys.",
+        &[TOPIC, Param::optional("dryRun", "1: only says how many would go.")],
+        "Purged",
+        || post(topics::purge),
+    ),
     reads("/settings", "What is kept of a topic, and how it is spread.", &[TOPIC], "Settings", || get(settings::show)),
     changes("PUT", "/settings", "Changes a topic's settings.", &[TOPIC], "Settings", || put(settings::change)),
     reads(

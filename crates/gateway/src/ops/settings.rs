@@ -170,6 +170,28 @@ pub(super) async fn change(
     body: Body,
 ) -> Result<Response, Rejection> {
     let change: Change = parse_json(&read_body(body, SMALL).await?)?;
+    Ok(json_body(&apply(&hub, topic, &caller, change).await?))
+}
+
+/// `PUT /topics`: creates a topic, and changes its settings where the body names some.
+pub(super) async fn create(
+    State(hub): State<Arc<Hub>>,
+    Changer { topic, caller }: Changer,
+    body: Body,
+) -> Result<Response, Rejection> {
+    let body = read_body(body, SMALL).await?;
+    let change = if body.trim_ascii().is_empty() { Change::default() } else { parse_json(&body)? };
+    hub.bus.admit_topic(&topic)?;
+    // Settings that are refused create nothing.
+    let shown = apply(&hub, topic.clone(), &caller, change).await?;
+    if hub.bus.create_topic(&topic).await? {
+        tracing::info!(%topic, sub = caller.identity.sub, "the topic was created");
+    }
+    Ok(json_body(&shown))
+}
+
+/// Changes the settings and returns them.
+async fn apply(hub: &Hub, topic: Topic, caller: &Caller, change: Change) -> Result<Shown, Rejection> {
     let store = hub.bus.store();
     let before = store.settings(&topic);
     let refused = |reason| Rejection::new(Code::BadRequest, reason);
@@ -186,7 +208,7 @@ pub(super) async fn change(
         tracing::info!(%topic, sub = caller.identity.sub, "the topic's settings were changed");
     }
     caller.audit.changed(Shown::of(topic.clone(), before), Shown::of(topic.clone(), after.clone()));
-    Ok(json_body(&Shown::of(topic, after)))
+    Ok(Shown::of(topic, after))
 }
 
 /// True if the snapshots of `topic` meet those of another. Two changes at once may miss each other: the compactor looks

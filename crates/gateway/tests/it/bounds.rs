@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use http::Method;
 use promethean_bus::Bounds;
 use promethean_event::{Code, Draft, Group, PublishOptions, SubscribeOptions, Topic};
 use promethean_gateway::{EdgeConfig, ops};
@@ -22,6 +23,12 @@ async fn a_topic_over_the_bound_is_refused_and_the_others_go_on() {
     }
     let refused = hub.post("/publish/c", "1").await.refused(429, "limit_reached");
     assert!(refused.contains("max_topics"), "{refused}");
+    let put = async |path: &str| {
+        hub.send(Method::PUT, path, &[("content-type", "application/json")], r#"{"maxEvents":9}"#.to_owned()).await
+    };
+    put("/topics?topic=c").await.refused(429, "limit_reached");
+    assert!(hub.get("/settings?topic=c").await.ok().get("maxEvents").is_none(), "a refusal changes nothing");
+    put("/topics?topic=b").await.ok();
     hub.post("/publish/b", "2").await.ok();
     let metrics = hub.get("/metrics").await;
     for line in

@@ -23,6 +23,7 @@ mod ops_page;
 mod ops_read;
 mod ops_routes;
 mod ops_scan;
+mod ops_topics;
 mod reading_whole;
 #[cfg(feature = "otel")]
 mod trace;

@@ -14,7 +14,8 @@ async fn routes(hub: &Served, id: &str) -> Vec<(Method, String, &'static str, Va
         for (method, operation) in operations.as_object().expect("operations") {
             let method: Method = method.to_uppercase().parse().expect("a method");
             let body = match (method.as_str(), path.as_str()) {
-                ("PUT", "/settings") => "{}",
+                ("PUT", "/settings" | "/topics") => "{}",
+                ("POST", "/purge") => r#"{"beforeSeq":1}"#,
                 ("PUT", _) => r#"{"from":"latest"}"#,
                 ("POST", "/publish/{topic}") => "1",
                 ("POST", "/consume/{topic}/{group}") => "{}",
@@ -37,6 +38,8 @@ async fn routes(hub: &Served, id: &str) -> Vec<(Method, String, &'static str, Va
             found.push((method, path, body, operation.clone()));
         }
     }
+    // The others need the topic.
+    found.sort_by_key(|(method, path, ..)| *method == Method::DELETE && path.starts_with("/topics"));
     found
 }
 

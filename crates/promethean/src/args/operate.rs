@@ -31,6 +31,13 @@ pub(crate) enum TopicCommand {
     /// Counts at once and stays over restarts. For a topic that has a table in the hub's configuration file, the file
     /// counts again at the next start.
     Set(Box<SetArgs>),
+    /// Create a topic, with settings where flags name some; a topic that exists stays.
+    Create(Box<SetArgs>),
+    /// Delete a topic: its events, settings and the positions of its groups. Without --yes, asks on a terminal, else only
+    /// says what would go.
+    Delete(DeleteArgs),
+    /// Remove events of a topic and keep the topic. Without --yes, asks on a terminal, else only says how many would go.
+    Purge(PurgeArgs),
     /// Show the latest event of keys, now or as of a time.
     Latest(LatestArgs),
 }
@@ -80,6 +87,51 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "KEY")]
     pub(crate) snapshot_key: Vec<String>,
     /// The settings as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) hub: HttpArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DeleteArgs {
+    /// The topic.
+    pub(crate) topic: String,
+    /// Its dead letters too.
+    #[arg(long)]
+    pub(crate) dlq: bool,
+    #[command(flatten)]
+    pub(crate) how: Confirmed,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["before_seq", "before", "key"]))]
+pub(crate) struct PurgeArgs {
+    /// The topic.
+    pub(crate) topic: String,
+    /// Events with a smaller seq.
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) before_seq: Option<u64>,
+    /// Events of an earlier time: epoch milliseconds, RFC 3339, or how long ago (15m).
+    #[arg(long, value_name = "TIME")]
+    pub(crate) before: Option<String>,
+    /// Events with this key; repeatable.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) key: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: Confirmed,
+}
+
+/// How a command is carried out that removes something.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Confirmed {
+    /// Only say what would go.
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) dry_run: bool,
+    /// Do it without asking.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// The answer as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -158,8 +158,10 @@ impl Answer {
         }
         let (status, server) = (self.status, self.server.clone());
         let (said, code) = self.said_with_code();
-        // The hub's 404 of a thing says unknown_id; that of a route, bad_request; that of another server, something else.
-        let elsewhere = status == 426 || (status == 404 && code.as_deref() != Some(Code::UnknownId.as_str()));
+        // The hub's 404 of a thing says unknown_id or unknown_topic; that of a route, bad_request; that of another server, something else.
+        let of_a_thing = [Code::UnknownId.as_str(), Code::UnknownTopic.as_str()];
+        let is_known = code.as_deref().is_some_and(|code| of_a_thing.contains(&code));
+        let elsewhere = status == 426 || (status == 404 && !is_known);
         let exit = match status {
             _ if elsewhere => Exit::Usage,
             401 | 403 => Exit::Denied,

@@ -27,6 +27,7 @@ mod output;
 mod print;
 mod projector;
 mod publish;
+mod remove;
 mod replay;
 mod seek;
 mod serve;

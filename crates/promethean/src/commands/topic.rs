@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::address::Port;
 use super::fetch::Peer;
 use super::out::{self, Table};
-use super::{group, hub, print};
+use super::{group, hub, print, remove};
 use crate::args::{HttpArgs, LatestArgs, SetArgs, TopicCommand};
 use crate::config::{bytes, duration};
 use crate::exit::{Exit, Failure};
@@ -21,6 +21,9 @@ pub(crate) fn run(command: TopicCommand) -> Result<(), Failure> {
         TopicCommand::List { json, hub } => list(&hub, json),
         TopicCommand::Show { topic, json, hub } => describe(&topic, &hub, json),
         TopicCommand::Set(args) => set(&args),
+        TopicCommand::Create(args) => create(&args),
+        TopicCommand::Delete(args) => remove::topic(&args),
+        TopicCommand::Purge(args) => remove::events(&args),
         TopicCommand::Latest(args) => latest(&args),
     }
 }
@@ -121,9 +124,17 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     if body.is_empty() {
         return Err(Failure::usage("nothing to change; promethean topic set --help lists what there is"));
     }
+    put(args, "/settings", body)
+}
+
+fn create(args: &SetArgs) -> Result<(), Failure> {
+    put(args, "/topics", changes(args)?)
+}
+
+fn put(args: &SetArgs, path: &str, body: Map<String, Value>) -> Result<(), Failure> {
     let peer = Peer::new(&args.hub, Port::Ops)?;
     let query = [("topic", args.topic.clone())];
-    let answer = peer.change("PUT", "/settings", &query, &Value::Object(body).to_string())?;
+    let answer = peer.change("PUT", path, &query, &Value::Object(body).to_string())?;
     if args.json {
         return out::line(&answer);
     }

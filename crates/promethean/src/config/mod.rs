@@ -128,6 +128,7 @@ impl Config {
             max_connection_patterns: read.count("max_connection_patterns")?,
             metrics_max_series: read.count("metrics_max_series")?,
             metrics_public: read.yes("metrics_public")?,
+            auto_create: read.yes("auto_create")?,
             ..EdgeConfig::default()
         };
         if edge.max_frame_bytes < edge.max_event_bytes {

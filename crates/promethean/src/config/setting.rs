@@ -257,6 +257,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Most topics of the hub; dead letters and snapshots are not refused",
     ),
     plain(LIMITS, "max_groups", "N", Some("1000000"), "Most groups of the hub, over all topics"),
+    plain(LIMITS, "auto_create", "BOOL", Some("true"), "Whether publishing and subscribing to a topic creates it"),
     plain(LIMITS, "conn_rate", "N", Some("0"), "Frames a second that one connection may send; 0 is no limit"),
     plain(LIMITS, "conn_burst", "N", Some("0"), "Frames at once that one connection may send; 0: as many as conn_rate"),
     plain(LIMITS, "topic_rate", "N", Some("0"), "Events a second that one topic takes; 0 is no limit"),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Hub, PATIENCE, ended, json_lines};
 
 fn bench(hub: &Hub, args: &[&str]) -> Value {
-    json_lines(&hub.ok(&[&["bench", "--json"], args].concat(), "")).remove(0)
+    json_lines(&hub.ok(&[&["bench", "--json", "--keep"], args].concat(), "")).remove(0)
 }
 
 /// When each event of a bench was sent, in seconds; of a hub that has seen no other.

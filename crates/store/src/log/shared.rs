@@ -133,7 +133,7 @@ impl Topics {
 
     /// Adds the topic with the next number.
     pub(super) fn add(&mut self, entry: &TopicEntry) -> Arc<TopicState> {
-        let tail = Tail { seq: entry.last_seq };
+        let tail = Tail { seq: entry.last_seq, deletions: entry.life.deletions };
         let watch = self.awaited.remove(&entry.name).unwrap_or_else(|| watch::Sender::new(tail));
         watch.send_if_modified(|now| std::mem::replace(now, tail) != tail);
         let state = Arc::new(TopicState::new(self.next_number(), entry, watch));

@@ -15,7 +15,7 @@ use crate::log::shared::Shared;
 use crate::log::stop;
 use crate::{
     Counts, Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place,
-    ReadMax, Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Ranges, ReadMax, Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
 /// Most bytes of the saves of one frame, unless a single one is larger.
@@ -138,13 +138,13 @@ impl EventLog for Log {
     }
 
     fn exists(&self, topic: &Topic) -> bool {
-        self.shared.topics.read().get(topic).is_some_and(|state| state.inner.lock().last_seq > 0)
+        self.shared.topics.read().get(topic).is_some_and(|state| state.inner.lock().exists())
     }
 
     fn topics(&self) -> Pending<'_, Vec<Topic>> {
         self.now(|| {
             let topics = self.shared.topics.read().by_number.clone();
-            let exist = topics.iter().filter(|topic| topic.inner.lock().last_seq > 0);
+            let exist = topics.iter().filter(|topic| topic.inner.lock().exists());
             let mut names: Vec<_> = exist.map(|topic| topic.name.clone()).collect();
             names.sort();
             Ok(names)
@@ -169,6 +169,42 @@ impl EventLog for Log {
     fn trim<'a>(&'a self, topic: &'a Topic, before: Seq) -> Pending<'a, ()> {
         let topic = topic.clone();
         self.ask(|reply| Request::Trim { topic, before, reply })
+    }
+
+    fn create<'a>(&'a self, topic: &'a Topic) -> Pending<'a, ()> {
+        let topic = topic.clone();
+        self.ask(|reply| Request::Create { topic, reply })
+    }
+
+    fn delete<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, ()> {
+        let topics = topics.to_vec();
+        self.ask(|reply| Request::Delete { topics, reply })
+    }
+
+    fn remove<'a>(&'a self, topic: &'a Topic, seqs: &'a Ranges<()>) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let Some(state) = self.shared.topic(topic) else { return Ok(()) };
+            let first = {
+                let state = state.clone();
+                blocking(&self.shared, move |shared| shared.first_seq(&state)).await?
+            };
+            // What lies at the front is hidden by a mark, without rewriting a segment.
+            let front =
+                seqs.iter().find(|(from, to, ())| (*from..=*to).contains(&first)).map_or(first, |(_, to, ())| to + 1);
+            if front > first {
+                self.trim(topic, front).await?;
+            }
+            let rest: Ranges<()> = seqs.iter().filter(|(_, to, ())| *to >= front).collect();
+            if rest.is_empty() {
+                return Ok(());
+            }
+            self.ask(|reply| Request::Rotate { reply }).await?;
+            blocking(&self.shared, move |shared| {
+                shared.wait_flushed()?;
+                shared.remove_seqs(&state, &rest)
+            })
+            .await
+        })
     }
 
     fn settings(&self, topic: &Topic) -> TopicSettings {

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::pins::{LONGEST, Pins};
 use crate::{
-    Appended, Counts, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place,
+    Appended, Counts, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, Ranges,
     ReadMax, Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use ids::Ids;
@@ -64,6 +64,21 @@ impl Memory {
 
     fn with<'a, T: Send + 'a>(&self, work: impl FnOnce(&mut State) -> T) -> Pending<'a, T> {
         Box::pin(ready(self.now(work)))
+    }
+
+    /// Changes topics, making those that are not there, and tells the watchers.
+    fn change_topics<'a>(&self, topics: &[Topic], change: impl Fn(&mut State, usize, &Topic)) -> Pending<'a, ()> {
+        self.with(|state| {
+            let mut changed = false;
+            for topic in topics {
+                let index = state.log_or_new(topic);
+                change(state, index, topic);
+                changed |= state.logs[index].announce();
+            }
+            if changed {
+                self.created.send_modify(|version| *version += 1);
+            }
+        })
     }
 
     /// Applies a topic's settings in steps, between which publishers get in.
@@ -117,7 +132,7 @@ impl State {
         self.names.get(topic).map(|&index| &self.logs[index])
     }
 
-    /// The topic's log, made where it does not exist. A topic exists for others once it had an event.
+    /// The topic's log, made where there is none. Others see the topic once it was created or has had an event.
     fn log_or_new(&mut self, topic: &Topic) -> usize {
         if let Some(&index) = self.names.get(topic) {
             return index;
@@ -281,6 +296,33 @@ impl EventLog for Memory {
                 state.logs.iter().filter(|log| log.exists()).map(|log| log.topic.clone()).collect();
             names.sort();
             names
+        })
+    }
+
+    fn exists(&self, topic: &Topic) -> bool {
+        self.state.lock().log(topic).is_some_and(TopicLog::exists)
+    }
+
+    fn create<'a>(&'a self, topic: &'a Topic) -> Pending<'a, ()> {
+        self.change_topics(std::slice::from_ref(topic), |state, index, _| state.logs[index].create())
+    }
+
+    fn delete<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, ()> {
+        self.change_topics(topics, |state, index, topic| {
+            let gone = state.logs[index].delete();
+            state.forget_ids(gone);
+            state.settings.remove(topic);
+            let groups = state.groups.remove(topic);
+            state.group_count -= groups.map_or(0, |groups| groups.len());
+        })
+    }
+
+    fn remove<'a>(&'a self, topic: &'a Topic, seqs: &'a Ranges<()>) -> Pending<'a, ()> {
+        self.with(|state| {
+            if let Some(&index) = state.names.get(topic) {
+                let gone = state.logs[index].remove(seqs);
+                state.forget_ids(gone);
+            }
         })
     }
 

@@ -10,8 +10,9 @@ use promethean_event::{Event, EventId, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
 use super::chunks::Chunks;
+use crate::life::Life;
 use crate::pins::keeps;
-use crate::{Compaction, ReadMax, Retention, Tail, TopicInfo};
+use crate::{Compaction, Ranges, ReadMax, Retention, Tail, TopicInfo};
 
 /// Events that one step of retention takes.
 const STEP: usize = 1024;
@@ -21,22 +22,59 @@ pub(super) struct TopicLog {
     events: Chunks,
     latest: BTreeMap<String, Seq>,
     bytes: u64,
-    last: Option<(Seq, EventId, Millis)>,
+    last_seq: Seq,
+    last: Option<(EventId, Millis)>,
+    life: Life,
     tail: watch::Sender<Tail>,
-    announced: Seq,
+    /// The watchers of topics know that it exists.
+    announced: bool,
 }
 
 impl TopicLog {
     pub(super) fn new(topic: Topic, tail: watch::Sender<Tail>) -> Self {
-        Self { topic, events: Chunks::default(), latest: BTreeMap::new(), bytes: 0, last: None, tail, announced: 0 }
+        Self {
+            topic,
+            events: Chunks::default(),
+            latest: BTreeMap::new(),
+            bytes: 0,
+            last_seq: 0,
+            last: None,
+            life: Life::default(),
+            tail,
+            announced: false,
+        }
     }
 
     pub(super) fn exists(&self) -> bool {
-        self.last.is_some()
+        self.life.exists(self.last_seq)
+    }
+
+    /// Creates the topic without an event.
+    pub(super) fn create(&mut self) {
+        self.life.created = true;
+    }
+
+    /// Deletes the topic; returns the ids of its events.
+    pub(super) fn delete(&mut self) -> Vec<EventId> {
+        let gone = self.trim(Seq::MAX);
+        (self.life, self.last) = (self.life.ended(self.last_seq), None);
+        gone
+    }
+
+    /// Removes the events at these seqs; returns their ids.
+    pub(super) fn remove(&mut self, seqs: &Ranges<()>) -> Vec<EventId> {
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let gone;
+            (gone, next) = self.events.sift(from, |event| !seqs.contains(event.seq));
+            gone.iter().for_each(|event| self.removed(event));
+            all.extend(gone.iter().map(|event| event.id));
+        }
+        all
     }
 
     pub(super) fn last_seq(&self) -> Seq {
-        self.last.map_or(0, |(seq, _, _)| seq)
+        self.last_seq
     }
 
     pub(super) fn first_seq(&self) -> Seq {
@@ -53,20 +91,19 @@ impl TopicLog {
                 }
             }
         }
-        self.last = Some((event.seq, event.id, event.ts));
+        (self.last_seq, self.last) = (event.seq, Some((event.id, event.ts)));
         self.bytes += event.wire_len() as u64;
         self.events.push(event);
         self.last_seq()
     }
 
-    /// Tells the watchers where the topic ends, if that is news; whether it is the first news of this topic.
+    /// Tells the watchers where the topic ends, if that is news; whether it was created or deleted since the last time.
     pub(super) fn announce(&mut self) -> bool {
-        let (before, end) = (self.announced, self.last_seq());
-        self.announced = end;
-        if before != end {
-            self.tail.send_replace(Tail { seq: end });
-        }
-        before == 0 && end > 0
+        let tail = Tail { seq: self.last_seq, deletions: self.life.deletions };
+        let ended = self.tail.borrow().deletions != tail.deletions;
+        self.tail.send_if_modified(|now| std::mem::replace(now, tail) != tail);
+        let exists = self.exists();
+        std::mem::replace(&mut self.announced, exists) != exists || ended
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<Tail> {
@@ -112,7 +149,7 @@ impl TopicLog {
             bytes: self.bytes,
             first_seq: self.first_seq(),
             last_seq: self.last_seq(),
-            last: self.last.map(|(_, id, ts)| (id, ts)),
+            last: self.last,
         }
     }
 

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use promethean_event::{EventId, IdOrigin, NewEvent, Seq, Topic};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::document::{encode, number, unsigned, wire_bytes};
+use super::document::{encode, number, signed, unsigned, wire_bytes};
 use super::fault::{OPERATION, REQUEST, before, code, is_away, is_duplicate, left, nonce, pause, within, words};
 use super::plan::{Item, Plan, Taken};
 use super::{COUNTERS, EVENTS, Shared, transaction};
@@ -402,6 +402,13 @@ impl<'a> Batch<'a> {
         for ids in ids.chunks(10_000) {
             let found = find_ids(self.shared, ids, self.end).await?;
             for (id, taken, batch) in found {
+                // Its topic was deleted since, by a hub that died before it had removed the events: the id is free.
+                if taken.seq <= self.shared.tails.deleted(&taken.topic) {
+                    let events = self.shared.database.collection::<Document>(EVENTS);
+                    let gone = doc! { "topic": taken.topic.as_str(), "seq": signed(taken.seq) };
+                    before(self.end, || async { events.delete_one(gone.clone()).await }).await?;
+                    continue;
+                }
                 if batch == self.id {
                     ours = Some((id, taken.seq));
                 } else {

@@ -15,6 +15,7 @@ use tokio::time::error::Elapsed;
 
 use super::document::unsigned;
 use super::fault::{limited, words};
+use super::lives::History;
 use super::{COUNTERS, Shared, clock};
 use crate::TopicSettings;
 
@@ -46,7 +47,7 @@ pub(super) async fn stream(shared: &Shared) -> mongodb::error::Result<Stream> {
 /// Looks at all counters.
 pub(super) async fn look(shared: &Shared) -> mongodb::error::Result<()> {
     let counters = shared.database.collection::<RawDocumentBuf>(COUNTERS);
-    let fields = doc! { "next": 1, "settings": 1 };
+    let fields = doc! { "next": 1, "settings": 1, "created": 1, "deleted": 1, "deletions": 1 };
     let mut session = shared.session().await?;
     let asked = async { counters.find(doc! {}).projection(fields).session(&mut session).await };
     let mut cursor = limited(asked).await?;
@@ -62,9 +63,9 @@ pub(super) async fn look(shared: &Shared) -> mongodb::error::Result<()> {
 
 /// What a counter says, or a part of it.
 fn hear(shared: &Shared, topic: &Topic, counter: &RawDocument) {
-    if let Some(end) = unsigned(counter.get("next").ok().flatten()) {
-        shared.tails.announce(topic, end);
-    }
+    let number = |name| unsigned(counter.get(name).ok().flatten()).unwrap_or(0);
+    let (created, deleted) = (number("created"), number("deleted"));
+    shared.tails.learn(topic, number("next"), History { created, deleted, deletions: number("deletions") });
     if let Ok(text) = counter.get_str("settings") {
         match serde_json::from_str::<TopicSettings>(text) {
             Ok(settings) => shared.tails.set_settings(topic, settings),

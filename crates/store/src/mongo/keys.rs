@@ -27,7 +27,8 @@ pub(super) fn by_key() -> Option<Document> {
 pub(super) async fn latest(shared: &Shared, topic: &Topic, keys: &[String]) -> Result<Vec<Option<Event>>> {
     shared.open()?;
     let one = |key: &String| {
-        let filter = doc! { "topic": topic.as_str(), "key": key };
+        let above = signed(shared.tails.deleted(topic));
+        let filter = doc! { "topic": topic.as_str(), "key": key, "seq": { "$gt": above } };
         async move {
             let found = shared.find_by(by_key(), filter, doc! { "seq": -1 }, 1, None).await?;
             found.first().map(event).transpose()
@@ -46,7 +47,7 @@ async fn latest_seqs(
     cut: Seq,
 ) -> Result<Option<(Vec<Seq>, String)>> {
     let from = after.map_or(doc! { "$gte": "" }, |after| doc! { "$gt": after });
-    let filter = doc! { "topic": topic.as_str(), "key": from, "seq": { "$lte": signed(cut) } };
+    let filter = doc! { "topic": topic.as_str(), "key": from, "seq": { "$lte": signed(cut), "$gt": signed(shared.tails.deleted(topic)) } };
     let fields = doc! { "_id": 0, "key": 1, "seq": 1 };
     let sort = doc! { "topic": 1, "key": 1, "seq": -1 };
     let entries = shared.find_by(by_key(), filter, sort, PIECE, Some(fields)).await?;

@@ -13,9 +13,10 @@ use promethean_event::{Millis, Seq, Topic};
 use super::document::{signed, unsigned};
 use super::fault::{is_away, limited, pause, words};
 use super::keys::by_key;
-use super::read::{count, from, info_and_removed};
+use super::lives::sweep_all;
+use super::read::{count, info_and_removed};
 use super::{EVENTS, Shared, TRIMS, pins, transaction};
-use crate::{Compaction, Error, Result, Retention};
+use crate::{Compaction, Error, Ranges, Result, Retention};
 
 /// Events removed in one transaction.
 const PIECE: usize = 1_000;
@@ -51,6 +52,23 @@ pub(super) async fn trim(shared: &Shared, topic: &Topic, before: Seq) -> Result<
         }
         remove(shared, topic, &entries, Why::Trim).await?;
     }
+}
+
+/// Removes the events at these seqs.
+pub(super) async fn remove_seqs(shared: &Shared, topic: &Topic, seqs: &Ranges<()>) -> Result<()> {
+    shared.open()?;
+    for (first, last, ()) in seqs.iter() {
+        loop {
+            let filter = doc! { "topic": topic.as_str(), "seq": { "$gte": signed(first), "$lte": signed(last) } };
+            let found = shared.find(filter, doc! { "seq": 1 }, PIECE, Some(fields())).await?;
+            let entries: Vec<_> = found.iter().filter_map(entry).collect();
+            if entries.is_empty() {
+                break;
+            }
+            remove(shared, topic, &entries, Why::Trim).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Why events are removed.
@@ -109,7 +127,7 @@ async fn removed(shared: &Shared, topic: &Topic, entries: &[Entry], why: Why) ->
 /// Applies every topic's settings.
 pub(super) async fn maintain(shared: &Shared, now: Millis) -> Result<()> {
     shared.open()?;
-    let (mut pinned, mut failed) = (None, Ok(()));
+    let (mut pinned, mut failed) = (None, sweep_all(shared).await);
     for (topic, settings) in shared.tails.maintained() {
         // A topic that fails holds up no other.
         failed = failed.and(retain(shared, &topic, settings.retention, now).await);
@@ -134,7 +152,7 @@ async fn retain(shared: &Shared, topic: &Topic, retention: Retention, now: Milli
     let mut piece = 1;
     loop {
         let Some((info, before)) = info_and_removed(shared, topic).await? else { return Ok(()) };
-        let found = shared.find(from(topic, 0), doc! { "seq": 1 }, piece, Some(fields())).await?;
+        let found = shared.find(shared.from(topic, 0), doc! { "seq": 1 }, piece, Some(fields())).await?;
         let (mut events, mut bytes, mut going) = (info.events, info.bytes, Vec::new());
         for entry in found.iter().filter_map(entry) {
             let old = retention.max_age.is_some_and(|age| now.since(entry.appended) > age);
@@ -168,7 +186,7 @@ async fn compact(shared: &Shared, topic: &Topic, compaction: Compaction, now: Mi
     let done = shared.by_id(TRIMS, topic.as_str()).await?.map_or(0, |trims| count(&trims, "compacted"));
     let (mut from_seq, end) = (done + 1, shared.end(topic).await?);
     while from_seq <= end {
-        let mut filter = from(topic, from_seq);
+        let mut filter = shared.from(topic, from_seq);
         filter.insert("key", doc! { "$exists": true });
         let fields = doc! { "_id": 0, "key": 1, "seq": 1 };
         let found = shared.find(filter, doc! { "seq": 1 }, PIECE, Some(fields)).await?;

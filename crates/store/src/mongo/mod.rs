@@ -3,7 +3,7 @@
 //! | collection | a document | written by |
 //! |---|---|---|
 //! | `events` | an event (`document.rs`), the seed's names | an append; removed by trims |
-//! | `counters` | `{_id: topic, next, events, bytes, lastId, lastTs, settings}` | the last write of an append |
+//! | `counters` | `{_id: topic, next, events, bytes, lastId, lastTs, settings, created, deleted, deletions}` | the last write of an append; `lives.rs` |
 //! | `trims` | `{_id: topic, events, bytes, compacted}`: what was removed | retention, compaction, trims |
 //! | `cursors` | `{_id: "topic::group", lastId, lastTs, seq, version, state}`, the seed's names | groups |
 //! | `hubs` | `cluster/mod.rs` | hubs that share the database |
@@ -24,6 +24,7 @@ mod groups;
 mod import;
 mod indexes;
 mod keys;
+mod lives;
 mod maintain;
 mod orphans;
 mod pins;
@@ -47,8 +48,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::{
-    Counts, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax, Result,
-    Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Counts, Error, EventLog, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, Ranges, ReadMax,
+    Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 use append::Appends;
 use clock::Clock;
@@ -256,6 +257,22 @@ impl EventLog for Mongo {
 
     fn trim<'a>(&'a self, topic: &'a Topic, before: Seq) -> Pending<'a, ()> {
         Box::pin(maintain::trim(&self.shared, topic, before))
+    }
+
+    fn exists(&self, topic: &Topic) -> bool {
+        self.shared.tails.exists(topic)
+    }
+
+    fn create<'a>(&'a self, topic: &'a Topic) -> Pending<'a, ()> {
+        Box::pin(lives::create(&self.shared, topic))
+    }
+
+    fn delete<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, ()> {
+        Box::pin(lives::delete(&self.shared, topics))
+    }
+
+    fn remove<'a>(&'a self, topic: &'a Topic, seqs: &'a Ranges<()>) -> Pending<'a, ()> {
+        Box::pin(maintain::remove_seqs(&self.shared, topic, seqs))
     }
 
     fn settings(&self, topic: &Topic) -> TopicSettings {

@@ -9,6 +9,7 @@ use promethean_event::{Event, EventId, Millis, Seq, Topic};
 use super::document::{decode, signed, unsigned};
 use super::fault::patiently;
 use super::indexes::{by_seq, by_ts};
+use super::lives::History;
 use super::{COUNTERS, EVENTS, Shared, TRIMS};
 use crate::{Error, Place, ReadMax, Result, Seek, Start, TopicInfo};
 
@@ -65,6 +66,9 @@ impl Shared {
     }
 
     pub(super) async fn at(&self, topic: &Topic, seq: Seq) -> Result<Option<Event>> {
+        if seq <= self.tails.deleted(topic) {
+            return Ok(None);
+        }
         self.first(doc! { "topic": topic.as_str(), "seq": signed(seq) }, doc! {}).await
     }
 
@@ -76,8 +80,14 @@ impl Shared {
     /// The first seq there is from this one on.
     async fn seq_from(&self, topic: &Topic, first: Seq) -> Result<Option<Seq>> {
         let fields = doc! { "_id": 0, "seq": 1 };
-        let found = self.find(from(topic, first), doc! { "seq": 1 }, 1, Some(fields)).await?;
+        let found = self.find(self.from(topic, first), doc! { "seq": 1 }, 1, Some(fields)).await?;
         Ok(found.first().and_then(|document| unsigned(document.get("seq").ok().flatten())))
+    }
+
+    /// Events of the topic with `seq ≥ first` that were not deleted with an earlier topic of that name.
+    pub(super) fn from(&self, topic: &Topic, first: Seq) -> Document {
+        let first = first.max(self.tails.deleted(topic) + 1);
+        doc! { "topic": topic.as_str(), "seq": { "$gte": signed(first) } }
     }
 
     /// A document by its `_id`.
@@ -104,11 +114,6 @@ pub(super) fn count(document: &Document, name: &str) -> u64 {
     document.get_i64(name).ok().and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
 }
 
-/// Events of the topic with `seq ≥ first`.
-pub(super) fn from(topic: &Topic, first: Seq) -> Document {
-    doc! { "topic": topic.as_str(), "seq": { "$gte": signed(first) } }
-}
-
 pub(super) fn event(document: &RawDocumentBuf) -> Result<Event> {
     decode(document).map_err(Error::Damaged)
 }
@@ -123,7 +128,7 @@ pub(super) async fn read(shared: &Shared, topic: &Topic, first: Seq, max: ReadMa
     let limit = i64::try_from(max.events).unwrap_or(i64::MAX);
     let piece = u32::try_from(max.events.min(PIECE)).unwrap_or(u32::MAX);
     let read = patiently("reading events", || async {
-        let asked = events.find(from(topic, first)).sort(doc! { "seq": 1 }).limit(limit).batch_size(piece);
+        let asked = events.find(shared.from(topic, first)).sort(doc! { "seq": 1 }).limit(limit).batch_size(piece);
         let mut session = shared.session().await?;
         let mut cursor = asked.session(&mut session).await?;
         let (mut found, mut bytes) = (Vec::new(), 0);
@@ -155,7 +160,7 @@ pub(super) async fn seek(shared: &Shared, topic: &Topic, to: Seek) -> Result<Opt
         Seek::AfterId(id) => {
             let found = shared.first(doc! { "id": id.to_string() }, doc! {}).await?;
             return Ok(found
-                .filter(|event| event.topic == *topic)
+                .filter(|event| event.topic == *topic && event.seq > shared.tails.deleted(topic))
                 .map(|event| Start { done: event.seq, last: Some((event.id, event.ts)) }));
         }
     };
@@ -203,7 +208,9 @@ pub(super) async fn locate(shared: &Shared, ids: &[EventId]) -> Result<Vec<Optio
             let number = |name| unsigned(document.get(name).ok().flatten());
             let id = document.get_str("id").ok().and_then(|id| EventId::parse(id).ok());
             let topic = document.get_str("topic").ok().and_then(|name| Topic::parse(name).ok());
-            if let (Some(id), Some(topic), Some(seq), Some(ts)) = (id, topic, number("seq"), number("ts")) {
+            if let (Some(id), Some(topic), Some(seq), Some(ts)) = (id, topic, number("seq"), number("ts"))
+                && seq > shared.tails.deleted(&topic)
+            {
                 places.insert(id, Place { topic, seq, ts: Millis(ts) });
             }
         }
@@ -216,11 +223,15 @@ pub(super) async fn topics(shared: &Shared) -> Result<Vec<Topic>> {
     let counters = shared.database.collection::<RawDocumentBuf>(COUNTERS);
     let mut names = patiently("listing topics", || async {
         let mut session = shared.session().await?;
-        let asked = counters.find(doc! { "next": { "$gt": 0 } }).projection(doc! { "_id": 1 });
+        let fields = doc! { "next": 1, "created": 1, "deleted": 1, "deletions": 1 };
+        let asked = counters.find(doc! {}).projection(fields);
         let mut cursor = asked.session(&mut session).await?;
         let mut names = Vec::new();
         while cursor.advance(&mut session).await? {
-            names.extend(cursor.current().get_str("_id").ok().and_then(|name| Topic::parse(name).ok()));
+            let counter = Document::try_from(cursor.current()).unwrap_or_default();
+            if History::of(&counter).exists(count(&counter, "next")) {
+                names.extend(counter.get_str("_id").ok().and_then(|name| Topic::parse(name).ok()));
+            }
         }
         Ok(names)
     })
@@ -240,7 +251,7 @@ pub(super) async fn info_and_removed(shared: &Shared, topic: &Topic) -> Result<O
     let removed = shared.by_id(TRIMS, topic.as_str()).await?.unwrap_or_default();
     let Some(counter) = shared.by_id(COUNTERS, topic.as_str()).await? else { return Ok(None) };
     let last_seq = count(&counter, "next");
-    if last_seq == 0 {
+    if !History::of(&counter).exists(last_seq) {
         return Ok(None);
     }
     let last = counter.get_str("lastId").ok().and_then(|id| EventId::parse(id).ok());

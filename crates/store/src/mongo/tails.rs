@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use promethean_event::{Seq, Topic};
 use tokio::sync::watch;
 
+use super::lives::History;
 use crate::{Tail, TopicSettings};
 
 /// So many are never swept.
@@ -20,11 +21,19 @@ const FEW: usize = 1_024;
 struct Known {
     tail: watch::Sender<Tail>,
     settings: Option<TopicSettings>,
+    history: History,
 }
 
 impl Known {
+    fn exists(&self) -> bool {
+        self.history.exists(self.tail.borrow().seq)
+    }
+
     fn is_needed(&self) -> bool {
-        self.tail.borrow().seq > 0 || self.settings.is_some() || self.tail.receiver_count() > 0
+        self.tail.borrow().seq > 0
+            || self.history != History::default()
+            || self.settings.is_some()
+            || self.tail.receiver_count() > 0
     }
 }
 
@@ -46,15 +55,30 @@ impl Tails {
 
     /// Tells the watchers that the topic ends at `seq`, if that is news.
     pub(super) fn announce(&self, topic: &Topic, seq: Seq) {
+        self.learn(topic, seq, History::default());
+    }
+
+    /// Takes in news of a topic, which may be late, and tells the watchers.
+    pub(super) fn learn(&self, topic: &Topic, seq: Seq, history: History) {
         let mut topics = self.topics.lock();
         let known = entry(&mut topics, topic);
-        let before = known.tail.borrow().seq;
-        if seq > before {
-            known.tail.send_replace(Tail { seq });
-            if before == 0 {
-                self.created.send_modify(|version| *version += 1);
-            }
+        let (existed, before) = (known.exists(), *known.tail.borrow());
+        known.history.learn(history);
+        let tail = Tail { seq: seq.max(before.seq), deletions: known.history.deletions };
+        known.tail.send_if_modified(|now| std::mem::replace(now, tail) != tail);
+        if known.exists() != existed || tail.deletions != before.deletions {
+            self.created.send_modify(|version| *version += 1);
         }
+    }
+
+    /// True if the topic exists.
+    pub(super) fn exists(&self, topic: &Topic) -> bool {
+        self.topics.lock().get(topic).is_some_and(Known::exists)
+    }
+
+    /// The last seq that no read sees: up to it the topic was deleted.
+    pub(super) fn deleted(&self, topic: &Topic) -> Seq {
+        self.topics.lock().get(topic).map_or(0, |known| known.history.deleted)
     }
 
     pub(super) fn watch(&self, topic: &Topic) -> watch::Receiver<Tail> {
@@ -75,7 +99,8 @@ impl Tails {
     }
 
     pub(super) fn set_settings(&self, topic: &Topic, settings: TopicSettings) {
-        entry(&mut self.topics.lock(), topic).settings = Some(settings);
+        let plain = settings == TopicSettings::default();
+        entry(&mut self.topics.lock(), topic).settings = (!plain).then_some(settings);
     }
 
     /// The topics whose settings ask for something to be done with time.

@@ -143,3 +143,33 @@ pub async fn a_removed_key_stays_removed_after_its_tombstone_is_gone(place: Box<
     assert_eq!(seqs(&*store, "a").await, [2], "the tombstone is gone too");
     assert_eq!(append(&*store, &[event("a").key("x")]).await[0].seq, 5);
 }
+
+/// Flushed before, after, or never; and seqs are not used twice.
+pub async fn created_and_deleted_topics_stay_so_after_a_reopen(place: Box<dyn Place>) {
+    let mut store = place.open().await.expect("opens");
+    store.create(&topic("created")).await.expect("created");
+    let mut last = 0;
+    for round in 0..4_u64 {
+        let stored = append(&*store, &[event("t").id(1).key("k"), event("t"), event("stays")]).await;
+        assert_eq!((stored[0].seq, stored[0].duplicate), (last + 1, false), "round {round}");
+        last += 2;
+        if round % 2 == 0 {
+            store.maintain(Millis(2_000)).await.expect("maintained");
+        }
+        let settings = TopicSettings { partitions: 5, ..TopicSettings::default() };
+        store.set_settings(&topic("t"), settings).await.expect("set");
+        let saved = store.compare_and_set(&topic("t"), &group("g"), 0, state(1)).await.expect("saved");
+        assert!(matches!(saved, Saved::Yes(_)));
+        store.delete(&[topic("t")]).await.expect("deleted");
+        if round > 1 {
+            store.maintain(Millis(2_000)).await.expect("maintained");
+        }
+        store = reopen(&*place, store).await;
+        assert_eq!(store.known_topics().await.expect("listed"), [topic("created"), topic("stays")]);
+        assert!(store.exists(&topic("created")) && !store.exists(&topic("t")));
+        assert_eq!(*store.watch(&topic("t")).borrow(), crate::Tail { seq: last, deletions: round + 1 });
+        assert!(read_all(&*store, "t").await.is_empty() && store.groups(&topic("t")).await.expect("listed").is_empty());
+        assert_eq!(store.latest_by_key(&topic("t"), &["k".to_owned()]).await.expect("looked up"), [None]);
+    }
+    assert_eq!(read_all(&*store, "stays").await.len(), 4);
+}

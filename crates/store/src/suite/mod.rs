@@ -14,6 +14,7 @@ mod groups;
 mod keys;
 mod read;
 mod retention;
+mod topics;
 mod watched;
 
 use std::borrow::Cow;
@@ -31,6 +32,7 @@ pub use groups::*;
 pub use keys::*;
 pub use read::*;
 pub use retention::*;
+pub use topics::*;
 pub use watched::{Call, Watched, Watcher};
 
 /// Where an engine is opened. What is in it goes when it is dropped.
@@ -107,6 +109,9 @@ macro_rules! suite {
             of_two_savers_one_wins
             groups_are_listed_by_topic_and_forgotten_one_by_one
             a_forgotten_group_begins_anew
+            a_created_topic_exists_without_events
+            a_deleted_topic_is_gone_and_its_seqs_continue
+            removed_events_are_gone_and_the_others_stay
             after_close_everything_is_refused
         }
     };
@@ -123,6 +128,7 @@ macro_rules! durable_suite {
             many_reopens_lose_nothing
             what_was_maintained_stays_so_after_a_reopen
             a_removed_key_stays_removed_after_its_tombstone_is_gone
+            created_and_deleted_topics_stay_so_after_a_reopen
         }
     };
 }

@@ -6,8 +6,8 @@ use promethean_event::{Event, EventId, Group, Millis, NewEvent, Seq, Topic};
 use tokio::sync::watch;
 
 use crate::{
-    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, ReadMax,
-    Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
+    Error, EventLog, EventSettings, GroupState, GroupStore, KeySnapshot, Outcome, Page, Pending, Pin, Place, Ranges,
+    ReadMax, Result, Save, Saved, Seek, Start, Store, Tail, TopicInfo, TopicSettings, Version,
 };
 
 /// What an engine is asked for.
@@ -119,6 +119,18 @@ impl<S: Store, W: Watcher> EventLog for Watched<S, W> {
     }
     fn trim<'a>(&'a self, topic: &'a Topic, before: Seq) -> Pending<'a, ()> {
         self.call(Call::Other, move || self.store.trim(topic, before))
+    }
+    fn exists(&self, topic: &Topic) -> bool {
+        self.store.exists(topic)
+    }
+    fn create<'a>(&'a self, topic: &'a Topic) -> Pending<'a, ()> {
+        self.call(Call::Other, move || self.store.create(topic))
+    }
+    fn delete<'a>(&'a self, topics: &'a [Topic]) -> Pending<'a, ()> {
+        self.call(Call::Other, move || self.store.delete(topics))
+    }
+    fn remove<'a>(&'a self, topic: &'a Topic, seqs: &'a Ranges<()>) -> Pending<'a, ()> {
+        self.call(Call::Other, move || self.store.remove(topic, seqs))
     }
     fn settings(&self, topic: &Topic) -> TopicSettings {
         self.store.settings(topic)

@@ -62,6 +62,7 @@ impl Setup {
             limits: Limits { max_event_bytes: self.edge.max_event_bytes },
             max_series: self.edge.metrics_max_series,
             bounds: self.bounds,
+            auto_create: self.edge.auto_create,
         };
         let bus = Bus::new(self.store.unwrap_or_else(|| Arc::new(Memory::new())), options);
         let auth = Authenticator::new(&self.auth).expect("a configuration");

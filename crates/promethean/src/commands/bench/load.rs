@@ -18,6 +18,8 @@ use super::socket::{self, Receiver, Sender, is_timeout};
 pub(super) struct Plan {
     pub(super) address: String,
     pub(super) token: Option<String>,
+    /// A client was connected.
+    pub(super) touched: Arc<AtomicBool>,
     pub(super) clients: usize,
     pub(super) groups: usize,
     pub(super) topics: usize,
@@ -158,6 +160,7 @@ impl Plan {
 /// Publishes its share; returns when all of it is answered, or when it is told to stop.
 pub(super) fn publish(plan: &Plan, number: usize, counts: &Counts, started: Instant) -> io::Result<Measured> {
     let (mut sender, mut receiver) = socket::connect(&plan.address, plan.token.as_deref())?;
+    plan.touched.store(true, Relaxed);
     let mut measured = Measured::new()?;
     let share = if plan.duration.is_some() { u64::MAX } else { plan.share(number) };
     let frames_window = (plan.window / plan.batch).max(1) as u64;
@@ -325,6 +328,7 @@ fn refusal(text: &[u8]) -> io::Error {
 
 fn open(plan: &Plan, number: usize) -> io::Result<(Sender, Receiver)> {
     let (mut sender, receiver) = socket::connect(&plan.address, plan.token.as_deref())?;
+    plan.touched.store(true, Relaxed);
     let group = plan.group(number);
     for topic in 0..plan.topics {
         let frame = format!(

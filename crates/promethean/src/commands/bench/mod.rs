@@ -3,6 +3,7 @@
 //! Publishers with a window of unanswered frames, consumers with a credit of unacked events, every event acked. Each
 //! client is a thread with a plain connection, so that the generator costs little beside the hub.
 
+mod cleanup;
 mod load;
 mod socket;
 
@@ -16,10 +17,11 @@ use promethean_event::limits;
 use serde::Serialize;
 
 use super::address::{self, Port};
-use super::out;
+use super::{interrupt, out};
 use crate::args::{BenchArgs, BenchMode};
 use crate::config::duration;
 use crate::exit::{Exit, Failure};
+use cleanup::Cleanup;
 use load::{Counts, MIN_PAYLOAD, Measured, Plan};
 
 /// Most bytes of payload in a frame: no hub takes as much.
@@ -103,11 +105,18 @@ struct Latency {
 
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let plan = plan(args)?;
+    let cleanup = Cleanup::prepare(args, &plan);
     let report = match args.mode {
-        BenchMode::Publish => publish(&plan)?,
-        BenchMode::Subscribe => subscribe(&plan)?,
-        BenchMode::E2e | BenchMode::Latency => end_to_end(&plan, args.mode)?,
+        BenchMode::Publish => publish(&plan),
+        BenchMode::Subscribe => subscribe(&plan),
+        BenchMode::E2e | BenchMode::Latency => end_to_end(&plan, args.mode),
     };
+    let removed = interrupt::settled(|| cleanup.map_or(Ok(()), |cleanup| cleanup.run()));
+    let report = report?;
+    // The run is what was asked for: its result counts, whatever stays behind.
+    if let Err(failure) = removed {
+        out::done(&failure.to_string());
+    }
     print(&report, args.json)?;
     if report.rate_held == Some(false) {
         let rate = plan.rate;
@@ -152,6 +161,7 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
     Ok(Plan {
         address,
         token: target.token,
+        touched: Arc::default(),
         clients: up_to(MAX_THREADS, "clients", args.clients)?,
         groups: up_to(MAX_THREADS, "groups", args.groups.unwrap_or(1))?,
         topics: up_to(100_000, "topics", args.topics)?,

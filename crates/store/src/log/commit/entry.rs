@@ -7,6 +7,8 @@
 //!  4 forget    topic:varint · group · version:varint
 //!  5 settings  topic:varint · JSON
 //!  6 trim      topic:varint · first_seq:varint
+//!  7 create    topic:varint
+//!  8 delete    topic:varint · last_seq:varint · version:varint    events up to last_seq, settings and groups are gone
 //! ```
 //! Names, states and JSON are a length (varint) and bytes.
 
@@ -24,6 +26,8 @@ const SAVE: u8 = 3;
 const FORGET: u8 = 4;
 const SETTINGS: u8 = 5;
 const TRIM: u8 = 6;
+const CREATE: u8 = 7;
+const DELETE: u8 = 8;
 
 /// One entry of a frame.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub(in crate::log) enum Entry {
     Forget(u32, Group, Version),
     Settings(u32, TopicSettings),
     Trim(u32, Seq),
+    Create(u32),
+    Delete(u32, Seq, Version),
 }
 
 pub(in crate::log) fn put_topic(out: &mut Vec<u8>, number: u32, name: &Topic) {
@@ -67,6 +73,18 @@ pub(in crate::log) fn put_trim(out: &mut Vec<u8>, topic: u32, first_seq: Seq) {
     put(out, first_seq);
 }
 
+pub(in crate::log) fn put_create(out: &mut Vec<u8>, topic: u32) {
+    out.push(CREATE);
+    put(out, u64::from(topic));
+}
+
+pub(in crate::log) fn put_delete(out: &mut Vec<u8>, topic: u32, last_seq: Seq, version: Version) {
+    out.push(DELETE);
+    put(out, u64::from(topic));
+    put(out, last_seq);
+    put(out, version);
+}
+
 fn put_group(out: &mut Vec<u8>, group: &Group, version: Version) {
     put_bytes(out, group.as_str().as_bytes());
     put(out, version);
@@ -89,6 +107,8 @@ impl Entry {
             FORGET => Self::Forget(topic, Group::parse(&reader.text()?).ok()?, reader.number()?),
             SETTINGS => Self::Settings(topic, serde_json::from_slice(&reader.bytes()?).ok()?),
             TRIM => Self::Trim(topic, reader.number()?),
+            CREATE => Self::Create(topic),
+            DELETE => Self::Delete(topic, reader.number()?, reader.number()?),
             _ => return None,
         })
     }
@@ -100,6 +120,7 @@ pub(in crate::log) fn snapshot(state: &TopicState) -> TopicEntry {
     TopicEntry {
         name: state.name.clone(),
         settings: inner.settings.clone(),
+        life: inner.life,
         first_seq: inner.first_seq,
         last_seq: inner.last_seq,
         last: inner.last,

@@ -45,6 +45,15 @@ pub(in crate::log) enum Request {
         before: Seq,
         reply: oneshot::Sender<Result<()>>,
     },
+    Create {
+        topic: Topic,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    /// All of them or none: they are in one frame.
+    Delete {
+        topics: Vec<Topic>,
+        reply: oneshot::Sender<Result<()>>,
+    },
     /// Ends the journal file, so that it gets flushed.
     Rotate {
         reply: oneshot::Sender<Result<()>>,
@@ -78,7 +87,8 @@ impl Request {
             }
             Self::Save { saves, .. } => saves.iter().map(|save| save.bound() as u64).sum(),
             Self::Settings { .. } => 4096,
-            Self::Forget { .. } | Self::Trim { .. } => 512,
+            Self::Forget { .. } | Self::Trim { .. } | Self::Create { .. } => 512,
+            Self::Delete { topics, .. } => 512 * topics.len() as u64,
             Self::Rotate { .. } => 0,
         }
     }
@@ -88,7 +98,8 @@ impl Request {
         match self {
             Self::Append { events, .. } => events.iter().all(|event| event.origin == IdOrigin::Hub),
             Self::Save { .. } => true,
-            Self::Forget { .. } | Self::Settings { .. } | Self::Trim { .. } | Self::Rotate { .. } => false,
+            Self::Forget { .. } | Self::Settings { .. } | Self::Trim { .. } => false,
+            Self::Create { .. } | Self::Delete { .. } | Self::Rotate { .. } => false,
         }
     }
 
@@ -97,9 +108,11 @@ impl Request {
             Self::Append { reply, .. } => drop(reply.send(Err(error))),
             Self::Save { reply, .. } => drop(reply.send(Err(error))),
             Self::Forget { reply, .. } => drop(reply.send(Err(error))),
-            Self::Settings { reply, .. } | Self::Trim { reply, .. } | Self::Rotate { reply } => {
-                drop(reply.send(Err(error)));
-            }
+            Self::Settings { reply, .. }
+            | Self::Trim { reply, .. }
+            | Self::Create { reply, .. }
+            | Self::Delete { reply, .. }
+            | Self::Rotate { reply } => drop(reply.send(Err(error))),
         }
     }
 }

@@ -11,6 +11,7 @@ use promethean_event::{Group, Seq, Topic};
 
 use super::blocks;
 use super::salvage::unreadable;
+use crate::TopicSettings;
 use crate::log::commit::codec::{Held, Reader};
 use crate::log::commit::entry::Entry;
 use crate::log::commit::journal;
@@ -52,6 +53,13 @@ impl Found {
             Entry::Forget(_, group, _) => drop::<Option<_>>(groups.remove::<Group>(&group)),
             Entry::Settings(_, settings) => self.entry.settings = settings,
             Entry::Trim(_, first) => self.entry.first_seq = self.entry.first_seq.max(first),
+            Entry::Create(_) => self.entry.life.created = true,
+            Entry::Delete(_, last_seq, _) => {
+                groups.clear();
+                self.entry.settings = TopicSettings::default();
+                self.entry.first_seq = self.entry.first_seq.max(last_seq + 1);
+                self.entry.life = self.entry.life.ended(last_seq);
+            }
         }
     }
 }
@@ -175,7 +183,9 @@ impl Sources {
             | Entry::Save(number, ..)
             | Entry::Forget(number, ..)
             | Entry::Settings(number, _)
-            | Entry::Trim(number, _)) = &entry;
+            | Entry::Trim(number, _)
+            | Entry::Create(number)
+            | Entry::Delete(number, ..)) = &entry;
             match numbers.get(number).cloned() {
                 Some(name) => self.topic(&name).apply(entry),
                 None => self.losses.push(format!("the journal has something of topic {number}, whose name is lost")),

@@ -15,6 +15,7 @@ use std::path::Path;
 use bytes::Bytes;
 use promethean_event::{EventId, Group, Millis, Seq, Topic};
 
+use crate::life::{self, Life};
 use crate::log::commit::codec::{Reader, put, put_bytes, u32_at};
 use crate::log::disk::{Disk, read_all, replace};
 use crate::log::flush::ids::TableMeta;
@@ -46,6 +47,7 @@ pub(in crate::log) struct Manifest {
 pub(in crate::log) struct TopicEntry {
     pub(in crate::log) name: Topic,
     pub(in crate::log) settings: TopicSettings,
+    pub(in crate::log) life: Life,
     /// Events before this one are gone.
     pub(in crate::log) first_seq: Seq,
     pub(in crate::log) last_seq: Seq,
@@ -59,6 +61,7 @@ impl TopicEntry {
         Self {
             name,
             settings: TopicSettings::default(),
+            life: Life::default(),
             first_seq: 1,
             last_seq: 0,
             last: None,
@@ -112,7 +115,7 @@ impl Manifest {
         for (number, topic) in &self.topics {
             put(&mut out, u64::from(*number));
             put_bytes(&mut out, topic.name.as_str().as_bytes());
-            put_bytes(&mut out, &serde_json::to_vec(&topic.settings).unwrap_or_default());
+            put_bytes(&mut out, &life::to_json(&topic.settings, topic.life));
             put(&mut out, topic.first_seq);
             put(&mut out, topic.last_seq);
             match topic.last {
@@ -164,7 +167,7 @@ impl Manifest {
         for _ in 0..reader.number()? {
             let number = reader.small()?;
             let mut topic = TopicEntry::new(Topic::parse(&reader.text()?).ok()?);
-            topic.settings = serde_json::from_slice(&reader.bytes()?).ok()?;
+            (topic.settings, topic.life) = life::from_json(&reader.bytes()?)?;
             topic.first_seq = reader.number()?;
             topic.last_seq = reader.number()?;
             if reader.byte()? == 1 {

@@ -17,6 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use promethean_event::{Event, EventId, Group, Millis, Seq, Topic};
 use tokio::sync::watch;
 
+use crate::life::Life;
 use crate::log::commit::codec::Held;
 use crate::log::flush::manifest::{Saved, TopicEntry};
 use crate::log::flush::segment::Meta;
@@ -67,6 +68,7 @@ pub(in crate::log) struct Inner {
     pub(in crate::log) first_seq: Seq,
     pub(in crate::log) segments: Arc<Vec<Meta>>,
     pub(in crate::log) settings: TopicSettings,
+    pub(in crate::log) life: Life,
     pub(in crate::log) groups: BTreeMap<Group, Saved>,
     /// When the oldest of the flushed tombstones came, among those that compaction kept and those flushed since.
     pub(in crate::log) tombstone: Option<Millis>,
@@ -179,6 +181,7 @@ impl TopicState {
             first_seq: entry.first_seq,
             segments: Arc::new(entry.segments.clone()),
             settings: TopicSettings::default(),
+            life: entry.life,
             groups: entry.groups.clone(),
             tombstone: None,
             hidden: None,
@@ -205,6 +208,18 @@ impl TopicState {
         inner.settings = settings;
     }
 
+    /// Deletes it: all events up to `last_seq` are gone. The groups are removed one by one, in the order of the journal.
+    pub(in crate::log) fn delete(&self, last_seq: Seq) {
+        self.set(TopicSettings::default());
+        let mut inner = self.inner.lock();
+        inner.hide(last_seq + 1);
+        if inner.last_seq == last_seq {
+            inner.last = None;
+        }
+        inner.tombstone = None;
+        inner.life = inner.life.ended(last_seq);
+    }
+
     /// Of its settings what counts for every event. Two that were changed together may be seen one by one.
     pub(in crate::log) fn event_settings(&self) -> EventSettings {
         let max_event_bytes = self.max_event_bytes.load(Relaxed);
@@ -220,7 +235,7 @@ impl TopicState {
         let mut inner = self.inner.lock();
         inner.watched = true;
         if self.watch.receiver_count() == 0 {
-            self.watch.send_replace(Tail { seq: inner.last_seq });
+            self.watch.send_replace(inner.tail());
         }
         self.watch.subscribe()
     }
@@ -230,7 +245,7 @@ impl TopicState {
         let mut inner = self.inner.lock();
         inner.watched = self.watch.receiver_count() > 0;
         if inner.watched {
-            let tail = Tail { seq: inner.last_seq };
+            let tail = inner.tail();
             drop(inner);
             self.watch.send_replace(tail);
         }
@@ -268,6 +283,15 @@ impl TopicState {
 }
 
 impl Inner {
+    /// True if the topic was created, or has had an event since it was last deleted.
+    pub(in crate::log) fn exists(&self) -> bool {
+        self.life.exists(self.last_seq)
+    }
+
+    fn tail(&self) -> Tail {
+        Tail { seq: self.last_seq, deletions: self.life.deletions }
+    }
+
     /// Adds the next event.
     pub(in crate::log) fn push(&mut self, journal: u64, event: Held) {
         self.extend(journal, std::iter::once(event));

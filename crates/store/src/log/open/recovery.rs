@@ -290,6 +290,13 @@ impl Replay<'_> {
                 let mut inner = state.inner.lock();
                 inner.hide(before);
             }
+            Entry::Create(number) => state(number)?.inner.lock().life.created = true,
+            Entry::Delete(number, last_seq, version) => {
+                self.version = self.version.max(version);
+                let state = state(number)?;
+                state.inner.lock().groups.clear();
+                state.delete(last_seq);
+            }
         }
         Some(())
     }

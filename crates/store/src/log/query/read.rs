@@ -160,13 +160,13 @@ impl Shared {
         }
     }
 
-    /// What is known of a topic; `None` when there was never an event.
+    /// What is known of a topic; `None` when it does not exist.
     pub(in crate::log) fn info(&self, topic: &TopicState) -> Result<Option<TopicInfo>> {
         loop {
             let first_seq = self.first_seq(topic)?;
             let (mut info, segments, mark) = {
                 let inner = topic.inner.lock();
-                if inner.last_seq == 0 {
+                if !inner.exists() {
                     return Ok(None);
                 }
                 let (events, bytes) = inner.tail_size();

@@ -21,9 +21,15 @@ pub(super) struct Ledger {
     pub(super) settings: Vec<(u64, TopicSettings)>,
     /// Events before these may be gone.
     pub(super) trimmed: HashMap<Topic, Seq>,
+    /// The deletions of each topic, in order: the number of the last change of each group before it, and when it was
+    /// answered.
+    deletions: HashMap<Topic, Vec<Deletion>>,
     /// Events may be compacted away.
     pub(super) shrinks: bool,
 }
+
+/// The number of the last change of each group before a deletion, and when it was answered.
+type Deletion = (BTreeMap<Group, u64>, u64);
 
 /// What was to become of a group, in order.
 #[derive(Debug, Default)]
@@ -55,6 +61,30 @@ impl Ledger {
         intents.forget.len() as u64
     }
 
+    /// A deletion that is going to be asked for.
+    pub(super) fn intend_deletion(&mut self, name: &Topic) {
+        let mut before = BTreeMap::new();
+        for ((_, group), intents) in self.groups.iter_mut().filter(|((this, _), _)| this == name) {
+            intents.forget.push(true);
+            before.insert(group.clone(), intents.forget.len() as u64);
+        }
+        self.deletions.entry(name.clone()).or_default().push((before, u64::MAX));
+        if name.as_str() == "a" {
+            self.settings.push((u64::MAX, TopicSettings::default()));
+        }
+    }
+
+    pub(super) fn deleted(&mut self, at: u64, name: &Topic) {
+        if let Some((_, answered)) = self.deletions.get_mut(name).and_then(|all| all.last_mut()) {
+            *answered = at;
+        }
+        if name.as_str() == "a"
+            && let Some((answered, _)) = self.settings.last_mut()
+        {
+            *answered = at;
+        }
+    }
+
     pub(super) fn saved(&mut self, at: u64, name: &Topic, group: &Group, number: u64) {
         self.groups.entry((name.clone(), group.clone())).or_default().answered.push((at, number));
     }
@@ -73,6 +103,7 @@ impl Ledger {
         if durable {
             self.check_answers(shared, &seen, at)?;
         }
+        self.check_deletions(shared, at, durable)?;
         self.check_groups(shared, at, durable)
     }
 
@@ -83,7 +114,8 @@ impl Ledger {
         let compacted = self.shrinks && name.as_str() == "compacted";
         if !compacted {
             let first = events.first().map_or(1, |event| event.seq);
-            if first > self.trimmed.get(name).copied().unwrap_or(0).max(1) {
+            let deleted = state.inner.lock().life.deleted + 1;
+            if first > self.trimmed.get(name).copied().unwrap_or(0).max(deleted) {
                 return Err(format!("{name} begins at {first}"));
             }
             if events.iter().zip(first..).any(|(event, seq)| event.seq != seq) {
@@ -118,9 +150,34 @@ impl Ledger {
         Ok(events)
     }
 
+    /// A deletion took all of the topic, or nothing.
+    fn check_deletions(&self, shared: &Shared, at: u64, durable: bool) -> Result<(), String> {
+        for (name, all) in &self.deletions {
+            let answered = all.iter().rposition(|(_, when)| *when <= at).map_or(0, |last| last as u64 + 1);
+            let Some(state) = shared.topic(name) else { continue };
+            let inner = state.inner.lock();
+            let life = inner.life;
+            if durable && life.deletions < answered {
+                return Err(format!("{name} was deleted {answered} times, {} are there", life.deletions));
+            }
+            if inner.first_seq <= life.deleted || inner.last_seq < life.deleted {
+                return Err(format!("{name} has events up to {} that were deleted", life.deleted));
+            }
+            let last = usize::try_from(life.deletions).ok().and_then(|count| all.get(count.checked_sub(1)?));
+            for (group, before) in last.map(|(before, _)| before).into_iter().flatten() {
+                let saved = inner.groups.get(group).and_then(|(_, bytes)| GroupState::decode(bytes));
+                if saved.is_some_and(|state| state.generation <= *before) {
+                    return Err(format!("{group} of {name} has outlived the topic"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check_answers(&self, shared: &Shared, seen: &HashMap<(Topic, Seq), EventId>, at: u64) -> Result<(), String> {
         for (when, name, one) in self.answered.iter().filter(|(when, ..)| *when <= at) {
-            let trimmed = one.seq < self.trimmed.get(name).copied().unwrap_or(0);
+            let deleted = shared.topic(name).map_or(0, |state| state.inner.lock().life.deleted);
+            let trimmed = one.seq < self.trimmed.get(name).copied().unwrap_or(0).max(deleted + 1);
             let compacted = self.shrinks && name.as_str() == "compacted";
             let last = shared.topic(name).map_or(0, |state| state.inner.lock().last_seq);
             let there = seen.get(&(name.clone(), one.seq)) == Some(&one.id);

@@ -19,6 +19,8 @@ pub enum Kind {
     Plain,
     /// Also trims, and compaction of one topic.
     Shrinking,
+    /// As [`Kind::Plain`], and topics are deleted.
+    Deleting,
     /// As [`Kind::Plain`], with a journal file that grows while it is written.
     Growing,
 }
@@ -75,6 +77,13 @@ pub(super) async fn run(log: &Log, disk: &TestDisk, seed: u64, kind: Kind) -> Le
                 let mark = ledger.trimmed.entry(name.clone()).or_default();
                 *mark = before.max(*mark);
                 let _ = log.trim(&name, before).await;
+            }
+            10 if kind == Kind::Deleting => {
+                let name = topic(TOPICS[usize::try_from(random.below(2)).unwrap_or(0)]);
+                ledger.intend_deletion(&name);
+                if log.delete(std::slice::from_ref(&name)).await.is_ok() {
+                    ledger.deleted(disk.calls(), &name);
+                }
             }
             _ => drop(log.maintain(Millis(2_000)).await),
         }

@@ -18,12 +18,21 @@ use crate::log::shared::Shared;
 use crate::log::upkeep::pace::Pace;
 use crate::log::upkeep::retain::BATCH;
 use crate::pins::keeps;
-use crate::{Compaction, Error, Result};
+use crate::{Compaction, Error, Ranges, Result};
+
+/// The events that a pass removes.
+#[derive(Debug, Clone, Copy)]
+enum What<'a> {
+    /// Those that key compaction does not keep.
+    Superseded(Compaction),
+    /// Those at these seqs, whether a reader has pinned the topic or not.
+    Seqs(&'a Ranges<()>),
+}
 
 /// One pass over one topic.
 struct Pass<'a> {
     topic: &'a TopicState,
-    compaction: Compaction,
+    what: What<'a>,
     now: Millis,
     generation: u64,
     /// Segments at the front of the topic's list that are done with.
@@ -60,6 +69,24 @@ impl Shared {
         compaction: Compaction,
         now: Millis,
     ) -> std::result::Result<bool, Trouble> {
+        self.rewrite_topic(topic, What::Superseded(compaction), now)
+    }
+
+    /// Rewrites a topic's segments without the events at these seqs.
+    pub(in crate::log) fn remove_seqs(&self, topic: &TopicState, seqs: &Ranges<()>) -> Result<()> {
+        let _turn = self.maintenance.lock();
+        match self.rewrite_topic(topic, What::Seqs(seqs), Millis(0)) {
+            Ok(_) => Ok(()),
+            Err(Trouble::NoRoom(reason)) => Err(Error::Refused(reason)),
+            Err(Trouble::Damaged(reason)) => Err(Error::Damaged(reason)),
+            Err(Trouble::Fatal(reason)) => {
+                self.fail(format!("removing events failed: {reason}"));
+                Err(Error::Closed(reason))
+            }
+        }
+    }
+
+    fn rewrite_topic(&self, topic: &TopicState, what: What<'_>, now: Millis) -> std::result::Result<bool, Trouble> {
         let (segments, generation, tombstone) = {
             let mut manifest = self.manifest.lock();
             manifest.generation += 1;
@@ -71,10 +98,11 @@ impl Shared {
             (segments.unwrap_or_default(), manifest.generation, tombstone)
         };
         let mut pass =
-            Pass { topic, compaction, now, generation, settled: 0, tombstone: None, pace: self.pace(), pinned: false };
+            Pass { topic, what, now, generation, settled: 0, tombstone: None, pace: self.pace(), pinned: false };
         let compacted = self.compact_segments(&mut pass, &segments);
         self.frozen.store(0, Ordering::Release);
-        let left = if compacted.is_ok() { pass.tombstone } else { tombstone };
+        let looked = compacted.is_ok() && matches!(what, What::Superseded(_));
+        let left = if looked { pass.tombstone } else { tombstone };
         topic.inner.lock().tombstones_since(left);
         if compacted.is_err() {
             // What it has written is named by nothing.
@@ -120,17 +148,24 @@ impl Shared {
         let topic = pass.topic;
         let mark = topic.inner.lock().first_seq;
         let pins = &group.pins.0;
-        let (grace, now, pinned) = (pass.compaction, pass.now, pass.pinned || !pins.is_empty());
-        let rule = Rule { view, topic: topic.number, mark, grace, now, pins, pinned };
-        let open = self.segment(topic.number, meta).map_err(damaged)?;
+        let (what, now, pinned) = (pass.what, pass.now, pass.pinned || !pins.is_empty());
+        let rule = Rule { view, topic: topic.number, mark, what, now, pins, pinned };
         group.replaces += 1;
+        if let What::Seqs(seqs) = what
+            && seqs.iter().all(|(first, last, ())| last < meta.first_seq || first > meta.last_seq)
+        {
+            end(group.writer.take(), &mut group.kept)?;
+            group.kept.push(meta.clone());
+            return Ok(());
+        }
+        let open = self.segment(topic.number, meta).map_err(damaged)?;
         // Event by event, so that each is looked up once.
         let (mut fates, mut trouble) = (Vec::new(), Ok(()));
         open.scan(0, 1 << 20, |seq, held| {
             self.give_way(&mut pass.pace);
             trouble = rule.fate(seq, &held).map(|fate| {
                 pass.pinned |= fate == Fate::Pinned;
-                group.expired |= fate == Fate::Gone && seq >= mark;
+                group.expired |= fate == Fate::Gone && seq >= mark && matches!(what, What::Superseded(_));
                 let fate = if fate == Fate::Pinned { Fate::Kept } else { fate };
                 if fate == Fate::Kept && held.is_tombstone() && held.key().is_some() {
                     pass.tombstone = pass.tombstone.into_iter().chain([held.appended]).min();
@@ -239,7 +274,7 @@ struct Rule<'a> {
     view: &'a View,
     topic: u32,
     mark: Seq,
-    grace: Compaction,
+    what: What<'a>,
     now: Millis,
     /// Where readers have pinned the topic, ascending.
     pins: &'a [Seq],
@@ -264,12 +299,17 @@ impl Rule<'_> {
         if seq < self.mark {
             return Ok(Fate::Gone);
         }
+        let compaction = match self.what {
+            What::Seqs(seqs) if seqs.contains(seq) => return Ok(Fate::Gone),
+            What::Seqs(_) => return Ok(Fate::Kept),
+            What::Superseded(compaction) => compaction,
+        };
         let Some(key) = held.key() else { return Ok(Fate::Kept) };
         let latest = self.view.latest(self.topic, &key)?;
         if let Some(latest) = latest.filter(|latest| latest.seq > seq) {
             return Ok(if keeps(self.pins, seq, latest.seq) { Fate::Pinned } else { Fate::Replaced });
         }
-        let expired = held.is_tombstone() && self.now.since(held.appended) > self.grace.tombstone_grace;
+        let expired = held.is_tombstone() && self.now.since(held.appended) > compaction.tombstone_grace;
         Ok(match expired {
             // Readers may have seen an earlier event of its key, or still keep one.
             true if self.pinned => Fate::Pinned,

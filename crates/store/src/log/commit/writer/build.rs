@@ -122,6 +122,23 @@ impl Builder {
                 }
                 frame.answers.push(Answer::Done(reply));
             }
+            Request::Create { topic, reply } => match self.topic(&topic, frame) {
+                Ok(topic) => {
+                    let state = self.touch(topic);
+                    entry::put_create(&mut frame.bytes, state.number);
+                    frame.changes.push(Change::Create(state));
+                    frame.answers.push(Answer::Done(reply));
+                }
+                Err(error) => drop(reply.send(Err(error))),
+            },
+            Request::Delete { topics, reply } => {
+                for topic in &topics {
+                    if let Some(&topic) = self.names.get(topic) {
+                        self.delete(topic, frame);
+                    }
+                }
+                frame.answers.push(Answer::Done(reply));
+            }
             // Happens between frames; the writer sees to it.
             Request::Rotate { reply } => frame.answers.push(Answer::Done(reply)),
         }
@@ -294,6 +311,26 @@ impl Builder {
         self.shared.counters.groups.fetch_add(u64::from(now.is_none()), Relaxed);
         self.change_group(topic, group, Some(Bytes::from(state)), frame);
         Ok(Saved::Yes(self.version))
+    }
+
+    fn delete(&mut self, topic: usize, frame: &mut Frame) {
+        self.version += 1;
+        let (state, last_seq) = (self.touch(topic), self.topics[topic].last_seq);
+        entry::put_delete(&mut frame.bytes, state.number, last_seq, self.version);
+        let mut groups: Vec<Group> = state.inner.lock().groups.keys().cloned().collect();
+        let unseen = |unseen: &Unseen| {
+            let here = unseen.groups.keys().filter(|(number, _)| *number == state.number);
+            here.map(|(_, group)| group.clone()).collect::<Vec<_>>()
+        };
+        groups.extend(unseen(&self.unseen.lock()));
+        groups.sort_unstable();
+        groups.dedup();
+        groups.retain(|group| self.group_version(topic, group).is_some());
+        self.shared.counters.groups.fetch_sub(groups.len() as u64, Relaxed);
+        for group in groups {
+            self.change_group(topic, group, None, frame);
+        }
+        frame.changes.push(Change::Delete(state, last_seq));
     }
 
     fn change_group(&mut self, topic: usize, group: Group, state: Option<Bytes>, frame: &mut Frame) {

@@ -44,6 +44,8 @@ pub(super) enum Change {
     Group { topic: Arc<TopicState>, group: Group, version: Version, state: Option<Bytes> },
     Settings(Arc<TopicState>, TopicSettings),
     Trim(Arc<TopicState>, Seq),
+    Create(Arc<TopicState>),
+    Delete(Arc<TopicState>, Seq),
 }
 
 /// An answer that waits for the sync.

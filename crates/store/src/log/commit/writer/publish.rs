@@ -50,7 +50,7 @@ impl Publisher {
                 self.topics.extend_from_slice(&shared.topics.read().by_number[self.topics.len()..]);
             }
             let mut inner = self.topics[run.topic as usize - 1].inner.lock();
-            created |= inner.last_seq == 0;
+            created |= !inner.exists();
             inner.extend(journal, events.by_ref().take(run.events));
             let first = std::mem::replace(&mut inner.frame, self.frame) != self.frame;
             let unlisted = !inner.unkeyed && inner.has_many_unkeyed();
@@ -86,6 +86,15 @@ impl Publisher {
                 Change::Settings(topic, settings) => topic.set(settings),
                 Change::Trim(topic, before) => {
                     topic.inner.lock().hide(before);
+                }
+                Change::Create(topic) => {
+                    topic.inner.lock().life.created = true;
+                    created = true;
+                }
+                Change::Delete(topic, last_seq) => {
+                    topic.delete(last_seq);
+                    topic.announce();
+                    created = true;
                 }
             }
         }
