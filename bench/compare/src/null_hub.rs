@@ -219,7 +219,9 @@ impl Session {
                         deadline,
                         lease: *at,
                         snapshot: false,
+                        redriven: false,
                         cut: None,
+                        resume: None,
                     };
                     if let Some(event) = ring.get(place(*at)) {
                         write::next_event(out, event, context);
