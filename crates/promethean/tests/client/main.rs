@@ -105,9 +105,14 @@ impl Drop for Hub {
     }
 }
 
+/// The command, which hears SIGHUP also where the tests run under nohup.
 fn binary(variables: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_promethean"));
-    command.env_clear().envs(variables.iter().copied()).current_dir(std::env::temp_dir());
+    let mut command = Command::new("/usr/bin/env");
+    command
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_promethean")])
+        .env_clear()
+        .envs(variables.iter().copied())
+        .current_dir(std::env::temp_dir());
     command
 }
 
