@@ -145,7 +145,7 @@ fn type_in(world: &World, command: &str) -> Result<(), String> {
     let endless = ENDLESS.iter().any(|words| starts(command, words)) && !command.contains("--once");
     let ended = if endless { speak_and_stop(&mut child, &said) } else { wait(&mut child) };
     let status = ended.map_err(|why| format!("{why}; it said:\n{}", text(&said)))?;
-    let fine = status.success() || (endless && [Some(143), None].contains(&status.code()));
+    let fine = status.success() || (endless && [Some(130), Some(143), None].contains(&status.code()));
     if fine { Ok(()) } else { Err(format!("{status}; it said:\n{}", text(&said))) }
 }
 

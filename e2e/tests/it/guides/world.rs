@@ -161,8 +161,10 @@ impl World {
                 has("event of the outbox", orders.iter().any(|event| event["key"] == "from the outbox"))
             }
             "docs/guide/delivery.md" => {
-                let back = |event: &Value| event["caused_by"] == json!([self.letter]);
-                has("letter that went back", orders.iter().filter(|event| back(event)).count() == 1)
+                let letters = get(self.hub.ops, "/dlq?topic=orders.created").await.json();
+                let entries = letters["entries"].as_array().cloned().unwrap_or_default();
+                let back = |entry: &Value| entry["id"] == json!(self.letter) && entry["redriven"] == json!(true);
+                has("letter that was redriven", entries.iter().any(back))
             }
             "docs/operations.md" => self.machine.as_ref().map_or_else(|| has("machine", false), Machine::check_service),
             "dashboard/README.md" => {
