@@ -80,6 +80,11 @@ impl Default for Frame {
 }
 
 impl Frame {
+    /// True if a topic is deleted or trimmed in it.
+    pub(super) fn removes_events(&self) -> bool {
+        self.changes.iter().any(|change| matches!(change, Change::Delete(..) | Change::Trim(..)))
+    }
+
     /// True if there is something to write.
     pub(super) fn has_entries(&self) -> bool {
         self.bytes.len() > FRAME_HEAD

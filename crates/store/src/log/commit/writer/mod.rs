@@ -222,6 +222,10 @@ impl Writer {
                 }
             } else if done.is_ok() {
                 done = file.journal.write(&mut frame.bytes).map_err(|error| self.fail("write", &error));
+                // A flush leaves removed events out at once, so the removal has to survive a crash in every mode.
+                if done.is_ok() && frame.removes_events() {
+                    done = self.sync(&mut file.journal);
+                }
             }
         }
         let number = file.journal.number;
