@@ -280,7 +280,7 @@ describe("a session with every frame", () => {
   it("saw every code but those of a failing store and of a drain", () => {
     const all: string[] = document.components.messages.refused.payload.properties.code.enum;
     const elsewhere = ["publish_failed", "ack_failed", "shutting_down", "store_damaged", "limit_reached"];
-    elsewhere.push("conflict", "not_found", "method_not_allowed"); // of HTTP
+    elsewhere.push("conflict", "not_found", "method_not_allowed", "unknown_topic", "topic_deleted"); // of HTTP, or of the ops port
     expect([...codes].sort()).toEqual(all.filter((code) => !elsewhere.includes(code)).sort());
   });
 });
