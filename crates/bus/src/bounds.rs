@@ -71,7 +71,7 @@ impl Bound {
     }
 }
 
-/// What is bounded, and the patterns that there are.
+/// The bounds of a hub, and the number of its patterns.
 #[derive(Debug)]
 pub(crate) struct Bounded {
     topics: Bound,

@@ -44,7 +44,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..120)
 }
 
-/// What an account has to be, in the plainest words.
+/// A model of an account, written without regard to speed.
 #[derive(Default)]
 struct Model {
     limit: usize,

@@ -87,7 +87,7 @@ impl Letters {
     }
 }
 
-/// What goes back of the event in a dead letter.
+/// The parts of the event in a dead letter that a redrive reads.
 #[derive(Deserialize)]
 struct Original<'a> {
     #[serde(borrow, default)]

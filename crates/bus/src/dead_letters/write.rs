@@ -24,7 +24,7 @@ const BYTES: usize = 4 * 1024 * 1024;
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// What became of some letters: of each event whose letter is written, and of the others why not.
+/// The outcome of a batch: the events whose letter is written, and the others with the reason.
 pub(crate) struct Written {
     /// Their events are dead-lettered.
     pub(crate) done: Vec<Seq>,
